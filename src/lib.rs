@@ -1,0 +1,1 @@
+//! deployer-guard keeps two deployers from ever working on one application at once.

@@ -1,0 +1,2 @@
+//! The `deployer-guard` program.
+fn main() {}
