@@ -1,0 +1,7 @@
+//! The only place that talks to the API server: live reads, preconditioned writes, Events, the webhook configuration.
+//!
+//! - [`store`]: what a decision needs of a cluster, as a trait, and the errors of reads and writes
+//! - [`live`]: the real one, over `kube`
+
+pub mod live;
+pub mod store;
