@@ -1,1 +1,5 @@
 //! deployer-guard keeps two deployers from ever working on one application at once.
+
+pub mod telemetry;
+pub mod tls;
+pub mod webhook;
