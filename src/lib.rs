@@ -1,4 +1,9 @@
 //! deployer-guard keeps two deployers from ever working on one application at once.
 
 pub mod api;
+pub mod cluster;
 pub mod domain;
+pub mod observer;
+pub mod telemetry;
+pub mod tls;
+pub mod webhook;

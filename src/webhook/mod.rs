@@ -1,0 +1,3 @@
+//! Admission calls in, answers out.
+
+pub mod timeout;
