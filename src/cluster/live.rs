@@ -24,10 +24,10 @@ const PAGE: u32 = 500;
 /// The parts of a pod that tell whether it is active. Everything else in the answer is skipped.
 type PodGlance = Object<Skipped, PhaseOnly>;
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Skipped {}
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct PhaseOnly {
     phase: Option<String>,
 }
@@ -41,13 +41,13 @@ pub struct LiveStore {
     pod: ApiResource,
     /// Where the API server serves the kinds of owners. Learnt once for each kind; it cannot change while the kind exists.
     kinds: Arc<Mutex<HashMap<OwnerKind, (ApiResource, Scope)>>>,
-    metrics: Metrics,
+    metrics: Arc<Metrics>,
 }
 
 impl LiveStore {
     /// A store over this client.
     #[must_use]
-    pub fn new(client: Client, metrics: Metrics) -> Self {
+    pub fn new(client: Client, metrics: Arc<Metrics>) -> Self {
         Self { client, pod: ApiResource::erase::<Pod>(&()), kinds: Arc::default(), metrics }
     }
 
@@ -62,7 +62,7 @@ impl LiveStore {
         let (group, version) = kind.api_version.rsplit_once('/').unwrap_or(("", &kind.api_version));
         let gvk = GroupVersionKind::gvk(group, version, &kind.kind);
         let served = discovery::pinned_kind(&self.client, &gvk).await;
-        let (resource, capabilities) = self.count("discover", &kind.kind, served).map_err(|why| ReadError {
+        let (resource, capabilities) = self.count("discover", "owner", served).map_err(|why| ReadError {
             what: format!("the API resource of kind {} in {}", kind.kind, kind.api_version),
             why,
         })?;
@@ -75,7 +75,7 @@ impl LiveStore {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    async fn get<K>(&self, api: Api<K>, kind: &str, name: &str) -> Result<Option<K>, ReadError>
+    async fn get<K>(&self, api: Api<K>, kind: &'static str, name: &str) -> Result<Option<K>, ReadError>
     where
         K: Clone + std::fmt::Debug + DeserializeOwned,
     {
@@ -84,7 +84,7 @@ impl LiveStore {
         self.count("get", kind, got).map_err(|why| ReadError { what: format!("{kind} {name:?}"), why })
     }
 
-    fn count<T>(&self, verb: &'static str, kind: &str, result: kube::Result<T>) -> Result<T, Failure> {
+    fn count<T>(&self, verb: &'static str, kind: &'static str, result: kube::Result<T>) -> Result<T, Failure> {
         let result = result.map_err(Failure::from);
         self.metrics.api_request(verb, kind, if result.is_ok() { "ok" } else { "error" });
         result
@@ -128,11 +128,9 @@ impl Store for LiveStore {
             Scope::Namespaced => Api::namespaced_with(self.client.clone(), namespace, &resource),
             Scope::Cluster => Api::all_with(self.client.clone(), &resource),
         };
-        let found = self.get(api, &kind.kind, name).await?;
-        found.map(serde_json::to_value).transpose().map_err(|error| ReadError {
-            what: format!("{} {name:?}", kind.kind),
-            why: Failure::Unreadable(error.to_string()),
-        })
+        let failed = |why| ReadError { what: format!("{} {name:?}", kind.kind), why };
+        let found = self.count("get", "owner", api.get_opt(name).await).map_err(failed)?;
+        found.map(serde_json::to_value).transpose().map_err(|error| failed(Failure::Unreadable(error.to_string())))
     }
 
     async fn namespace_labels(&self, name: &str) -> Result<BTreeMap<String, String>, ReadError> {

@@ -55,6 +55,14 @@ pub struct ReadError {
     pub why: Failure,
 }
 
+impl ReadError {
+    /// No answer came in time.
+    #[must_use]
+    pub fn timed_out(what: impl Into<String>) -> Self {
+        Self { what: what.into(), why: Failure::TimedOut }
+    }
+}
+
 /// A conditional write that was not acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
