@@ -1,0 +1,7 @@
+//! The webhook's HTTPS server on loopback sockets, with a handler of the tests. Needs sockets, no Kubernetes.
+
+mod calls;
+mod certificates;
+mod ending;
+mod health;
+mod support;
