@@ -1,1 +1,3 @@
 //! deployer-guard keeps two deployers from ever working on one application at once.
+
+pub mod api;

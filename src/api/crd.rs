@@ -1,0 +1,47 @@
+//! The CRD manifests, generated from the types.
+
+use super::{DeployerClaim, DeployerPolicy};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
+use kube::CustomResourceExt;
+
+/// The definitions of both resources, policies first.
+///
+/// They differ from what the derive gives in one thing: no field is `nullable`, so that the API server takes a `null`
+/// for an absent field and drops it, and a validation rule's `has()` means what it says.
+#[must_use]
+pub fn crds() -> Vec<CustomResourceDefinition> {
+    vec![definition::<DeployerPolicy>(), definition::<DeployerClaim>()]
+}
+
+fn definition<R: CustomResourceExt>() -> CustomResourceDefinition {
+    let mut crd = R::crd();
+    for version in &mut crd.spec.versions {
+        if let Some(schema) = version
+            .schema
+            .as_mut()
+            .and_then(|schema| schema.open_api_v3_schema.as_mut())
+        {
+            forbid_null(schema);
+        }
+    }
+    crd
+}
+
+fn forbid_null(schema: &mut JSONSchemaProps) {
+    schema.nullable = None;
+    for property in schema
+        .properties
+        .iter_mut()
+        .flat_map(|properties| properties.values_mut())
+    {
+        forbid_null(property);
+    }
+    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
+        forbid_null(items);
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
+        forbid_null(values);
+    }
+}

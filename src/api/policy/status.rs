@@ -1,0 +1,47 @@
+//! What deployer-guard reports on a policy.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What deployer-guard reports on a policy.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DeployerPolicyStatus {
+    /// Accepted: the policy compiles and its owner kind may be read. Enforced: its entry for this generation is in the
+    /// stored webhook configuration.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+
+    /// The metadata.generation that this status is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+
+    /// Counts over all namespaces, as of the guard's last round.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counts: Option<PolicyCounts>,
+
+    /// When the guard had taken stock under this policy: every deployer that was there before has a claim. Until then
+    /// a key without a claim costs a list of the namespace's pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    pub stock_taken: Option<Timestamp>,
+}
+
+/// Counts of a policy, over all namespaces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PolicyCounts {
+    /// Claims that exist.
+    pub claims: i64,
+    /// Deployer pods that are active.
+    pub active: i64,
+    /// Deployer pods that were admitted and are not yet seen in the store.
+    pub pending: i64,
+    /// Refusals that the claims have recorded.
+    pub rejections: i64,
+    /// Keys with more than one active deployer.
+    pub violations: i64,
+}
