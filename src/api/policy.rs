@@ -57,7 +57,7 @@ pub struct DeployerPolicySpec {
     pub mode: Mode,
 
     /// What happens when no decision can be reached (a store that does not answer, no webhook replica up): Fail
-    /// refuses the deployer pod, Ignore admits it. Default Fail.
+    /// refuses the deployer pod, Ignore admits it. In the modes Warn and Audit always Ignore. Default Fail.
     #[serde(default)]
     pub failure_policy: FailurePolicy,
 
@@ -120,6 +120,16 @@ impl DeployerPolicySpec {
             Reruns::Always
         };
         self.reruns.unwrap_or(default)
+    }
+
+    /// `failurePolicy` as it is in force: what only warns or records refuses nothing.
+    #[must_use]
+    pub fn effective_failure_policy(&self) -> FailurePolicy {
+        if self.mode == Mode::Enforce {
+            self.failure_policy
+        } else {
+            FailurePolicy::Ignore
+        }
     }
 
     /// `olderGenerations` with its default filled in.

@@ -155,3 +155,5 @@ fn check(tree: &IdedExpr, info: &SourceInfo, variables: &[&str]) -> Result<(), F
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(in crate::domain) use tests::any_json;
