@@ -8,8 +8,8 @@ use kube::CustomResourceExt;
 
 /// The definitions of both resources, policies first.
 ///
-/// They differ from what the derive gives in one thing: no field is `nullable`, so that the API server takes a `null`
-/// for an absent field and drops it, and a validation rule's `has()` means what it says.
+/// They differ from what the derive gives in one thing: no field is `nullable`, so that the API server stores no `null`
+/// (it drops one where there is a default, and refuses it elsewhere) and a validation rule's `has()` means what it says.
 #[must_use]
 pub fn crds() -> Vec<CustomResourceDefinition> {
     vec![definition::<DeployerPolicy>(), definition::<DeployerClaim>()]

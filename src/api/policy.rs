@@ -98,11 +98,13 @@ pub struct DeployerPolicySpec {
     /// Whether a generation may be run again: Always; AfterFailure (unless it completed); Never. Other than Always
     /// needs a generation. Default: AfterFailure where spec.generation is given, else Always.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Reruns")]
     pub reruns: Option<Reruns>,
 
     /// Whether a generation with a lower ordinal than the newest one seen may start: Allow or Deny. Deny needs scope
     /// Config and generation.ordinal. Default: Deny where both are given, else Allow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "OlderGenerations")]
     pub older_generations: Option<OlderGenerations>,
 
     /// What becomes of what admission cannot prevent or clean up.

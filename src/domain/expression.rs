@@ -15,7 +15,8 @@ pub use reads::{Keys, Reads};
 pub use scope::Scope;
 
 use cel::common::ast::SourceInfo;
-use cel::{IdedExpr, Value};
+use cel::parser::Parser;
+use cel::{Env, IdedExpr, Value};
 
 /// The longest source, in characters. The schema of a policy has the same limit.
 pub const MAX_SOURCE: usize = 4096;
@@ -135,10 +136,18 @@ impl Expression {
 }
 
 fn compile(source: &str, variables: &[&str]) -> Result<(IdedExpr, Reads), Fault> {
-    let (mut tree, info) = functions::ENVIRONMENT
-        .parser()
-        .parse_with_source_info(source)
-        .map_err(|errors| Fault::syntax(source, &errors))?;
+    let parse = |parser: Parser| {
+        parser
+            .parse_with_source_info(source)
+            .map_err(|errors| Fault::syntax(source, &errors))
+    };
+    // Before its macros are expanded, since the API server does not know all of them.
+    let (written, info) = parse(Env::default().parser())?;
+    if tree::is_deeper_than(&written, tree::MAX_DEPTH) {
+        return Err(Fault::TooDeep);
+    }
+    functions::check_macros(&written, &info)?;
+    let (mut tree, info) = parse(functions::ENVIRONMENT.parser())?;
     check(&tree, &info, variables)?;
     let reads = Reads::of(&tree);
     meter::install(&mut tree);

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 pub struct DeployerClaimStatus {
     /// Free, Pending (the holder is not yet seen in the store), or Held.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Phase")]
     pub phase: Option<Phase>,
 
     /// Owners whose deployers were refused and that wait for the key, one entry for each, newest ordinals first.

@@ -35,6 +35,9 @@ const KNOWN: &[&str] = &[
     "value",
 ];
 
+/// Macros known to cel and to the API server alike.
+const MACROS: &[&str] = &["all", "exists", "exists_one", "filter", "has", "map"];
+
 /// The functions of the namespace `optional`.
 const OPTIONAL: &[&str] = &["of", "ofNonZeroValue", "none"];
 
@@ -49,6 +52,26 @@ pub(super) static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
     debug_assert!(declared.is_ok());
     Arc::new(environment)
 });
+
+/// Checks, before macros are expanded, that every call is to a known function or macro.
+pub(super) fn check_macros(node: &IdedExpr, info: &SourceInfo) -> Result<(), Fault> {
+    if let Expr::Call(call) = &node.expr {
+        let name = call.func_name.as_str();
+        if !is_operator(name) && !is_optional(call) && !KNOWN.contains(&name) && !MACROS.contains(&name) {
+            return Err(Fault::UnknownFunction {
+                name: name.to_owned(),
+                position: position(info, node.id),
+            });
+        }
+    }
+    tree::children(node)
+        .into_iter()
+        .try_for_each(|child| check_macros(child, info))
+}
+
+fn is_operator(name: &str) -> bool {
+    !name.starts_with(|character: char| character.is_ascii_alphabetic())
+}
 
 /// Checks that every call is to a known function, and that patterns are good.
 pub(super) fn check(node: &IdedExpr, info: &SourceInfo) -> Result<(), Fault> {
@@ -69,8 +92,7 @@ pub(super) fn check(node: &IdedExpr, info: &SourceInfo) -> Result<(), Fault> {
 
 fn check_call(call: &CallExpr, position: Option<(u32, u32)>) -> Result<(), Fault> {
     let name = call.func_name.as_str();
-    let is_operator = !name.starts_with(|c: char| c.is_ascii_alphabetic());
-    if is_operator || is_optional(call) {
+    if is_operator(name) || is_optional(call) {
         return Ok(());
     }
     if !KNOWN.contains(&name) {

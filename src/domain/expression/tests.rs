@@ -96,6 +96,12 @@ fn a_fault_says_where_and_what() {
             "f: unknown function replace",
             Some((1, 12)),
         ),
+        (
+            "[1].existsOne(x, x == 1)",
+            "f: unknown function existsOne",
+            Some((1, 14)),
+        ),
+        ("[1].all(x)", "f: unknown function all", Some((1, 8))),
         ("timestamp('x')", "f: unknown function timestamp", Some((1, 10))),
         ("Foo{a: 1}", "f: unknown function Foo", Some((1, 4))),
         (

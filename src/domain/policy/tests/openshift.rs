@@ -1,4 +1,4 @@
-//! The policy for OpenShift `DeploymentConfigs`, on objects as OpenShift's controllers make them.
+//! The policy for `OpenShift`, on objects as its controllers make them.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn object(text: &str) -> Value {
     serde_json::from_str(text).expect("the object is JSON")
 }
 
-/// The ReplicationController with other annotations; null removes one.
+/// The `ReplicationController` with other annotations; null removes one.
 fn owner(annotations: Value) -> Value {
     let mut owner = object(OWNER);
     for (key, value) in annotations.as_object().expect("annotations") {
