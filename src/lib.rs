@@ -1,4 +1,5 @@
 //! deployer-guard keeps two deployers from ever working on one application at once.
 
 pub mod api;
+pub mod cluster;
 pub mod domain;
