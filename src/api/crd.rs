@@ -15,6 +15,26 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
     vec![definition::<DeployerPolicy>(), definition::<DeployerClaim>()]
 }
 
+/// A definition as a manifest, with a word on where it comes from.
+///
+/// # Errors
+/// It cannot be written as YAML.
+pub fn manifest(crd: &CustomResourceDefinition) -> Result<String, serde_saphyr::ser::Error> {
+    let yaml = serde_saphyr::to_string(crd)?;
+    Ok(format!(
+        "# Generated from the types in src/api. Not to be edited by hand.\n{yaml}"
+    ))
+}
+
+/// Both definitions as one YAML stream.
+///
+/// # Errors
+/// They cannot be written as YAML.
+pub fn manifests() -> Result<String, serde_saphyr::ser::Error> {
+    let manifests = crds().iter().map(manifest).collect::<Result<Vec<_>, _>>()?;
+    Ok(manifests.join("---\n"))
+}
+
 fn definition<R: CustomResourceExt>() -> CustomResourceDefinition {
     let mut crd = R::crd();
     for version in &mut crd.spec.versions {
