@@ -49,7 +49,13 @@ impl<S: Store> Observer<S> {
     /// An observer that believes an unseen pod to be on its way for as long as `window` says.
     #[must_use]
     pub fn new(store: Arc<S>, window: Window, metrics: Arc<Metrics>) -> Self {
-        Self { store, window, origin: Instant::now(), followed: Mutex::default(), metrics }
+        Self {
+            store,
+            window,
+            origin: Instant::now(),
+            followed: Mutex::default(),
+            metrics,
+        }
     }
 
     /// Follows the pending entries of a claim as it was just read or written. Those that are followed already go on as they are.
@@ -119,7 +125,11 @@ impl<S: Store> Chase<S> {
     /// `known` is a version of the claim in which the entry is pending: every look begins after it was read, so a write
     /// conditional on it is sound.
     async fn run(mut self, known: DeployerClaim, origin: Origin) {
-        let first = if origin == Origin::Ours { FIRST_LOOK } else { FIRST_LOOK_AT_OTHERS };
+        let first = if origin == Origin::Ours {
+            FIRST_LOOK
+        } else {
+            FIRST_LOOK_AT_OTHERS
+        };
         let mut pause = first;
         let mut known = Some(known);
         loop {
@@ -139,7 +149,9 @@ impl<S: Store> Chase<S> {
                 Look::Failed => {}
                 Look::Again(at) => {
                     known = Some(claim);
-                    pause = pause.min(at.saturating_sub(self.observer.now())).max(Duration::from_millis(1));
+                    pause = pause
+                        .min(at.saturating_sub(self.observer.now()))
+                        .max(Duration::from_millis(1));
                 }
             }
         }
@@ -148,7 +160,9 @@ impl<S: Store> Chase<S> {
     /// The claim, if the entry is still pending in it.
     async fn reread(&self) -> Result<Option<DeployerClaim>, ReadError> {
         let read = self.observer.store.claim(&self.namespace, &self.claim_name);
-        let claim = within(read).await.unwrap_or_else(|| Err(ReadError::timed_out("the claim")))?;
+        let claim = within(read)
+            .await
+            .unwrap_or_else(|| Err(ReadError::timed_out("the claim")))?;
         Ok(claim.filter(|claim| claim.spec.is_pending(&self.entry.uid)))
     }
 
@@ -156,7 +170,10 @@ impl<S: Store> Chase<S> {
         let observer = Arc::clone(&self.observer);
         let begun = observer.now();
         let read = observer.store.pod(&self.namespace, &self.entry.name);
-        let found = match within(read).await.unwrap_or_else(|| Err(ReadError::timed_out("the pod"))) {
+        let found = match within(read)
+            .await
+            .unwrap_or_else(|| Err(ReadError::timed_out("the pod")))
+        {
             Ok(found) => found,
             Err(error) => {
                 self.complain(&error);
@@ -196,18 +213,38 @@ impl<S: Store> Chase<S> {
         match end {
             End::Confirmed => {
                 self.observer.metrics.pending_confirmed();
-                tracing::debug!(namespace, claim, pod, uid, ?waited, "an admitted deployer is in the store");
+                tracing::debug!(
+                    namespace,
+                    claim,
+                    pod,
+                    uid,
+                    ?waited,
+                    "an admitted deployer is in the store"
+                );
             }
             End::Dropped => {
                 self.observer.metrics.pending_dropped();
-                tracing::warn!(namespace, claim, pod, uid, ?waited, "an admitted deployer was never stored, and is given up");
+                tracing::warn!(
+                    namespace,
+                    claim,
+                    pod,
+                    uid,
+                    ?waited,
+                    "an admitted deployer was never stored, and is given up"
+                );
             }
         }
     }
 
     fn complain(&self, error: &(dyn std::error::Error + 'static)) {
         let (namespace, claim, pod) = (&self.namespace, &self.claim_name, &self.entry.name);
-        tracing::warn!(namespace, claim, pod, error, "an admitted deployer could not be followed; trying again");
+        tracing::warn!(
+            namespace,
+            claim,
+            pod,
+            error,
+            "an admitted deployer could not be followed; trying again"
+        );
     }
 }
 

@@ -1,6 +1,6 @@
 //! `DeployerClaim`: the object of one key, on which all decisions for that key are serialised.
 //!
-//! Every structure of the spec carries the fields that it does not know through a read and a write, so that two versions
+//! Every structure carries the fields that it does not know through a read and a write, so that two versions
 //! may run side by side during an upgrade. The doc comments of fields are what `kubectl explain` shows.
 
 mod status;

@@ -30,8 +30,7 @@ use serde::{Deserialize, Serialize};
     derive = "Default",
     doc = "A DeployerPolicy says which pods are deployers, which config each of them works for, and that at most one of them may be active for it at a time.",
     validation = Rule::new("size(self.metadata.name) <= 63")
-        .message("metadata.name may have at most 63 characters: it is part of the webhook's name; choose a shorter one")
-        .field_path(".metadata.name"),
+        .message("metadata.name may have at most 63 characters: it is part of the webhook's name; choose a shorter one"),
     printcolumn = r#"{"name": "Mode", "type": "string", "jsonPath": ".spec.mode"}"#,
     printcolumn = r#"{"name": "Scope", "type": "string", "jsonPath": ".spec.scope"}"#,
     printcolumn = r#"{"name": "Accepted", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Accepted\")].status"}"#,
@@ -58,7 +57,7 @@ pub struct DeployerPolicySpec {
     pub mode: Mode,
 
     /// What happens when no decision can be reached (a store that does not answer, no webhook replica up): Fail
-    /// refuses the deployer pod, Ignore admits it. Default Fail.
+    /// refuses the deployer pod, Ignore admits it. In the modes Warn and Audit always Ignore. Default Fail.
     #[serde(default)]
     pub failure_policy: FailurePolicy,
 
@@ -99,11 +98,13 @@ pub struct DeployerPolicySpec {
     /// Whether a generation may be run again: Always; AfterFailure (unless it completed); Never. Other than Always
     /// needs a generation. Default: AfterFailure where spec.generation is given, else Always.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Reruns")]
     pub reruns: Option<Reruns>,
 
     /// Whether a generation with a lower ordinal than the newest one seen may start: Allow or Deny. Deny needs scope
     /// Config and generation.ordinal. Default: Deny where both are given, else Allow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "OlderGenerations")]
     pub older_generations: Option<OlderGenerations>,
 
     /// What becomes of what admission cannot prevent or clean up.
@@ -121,6 +122,16 @@ impl DeployerPolicySpec {
             Reruns::Always
         };
         self.reruns.unwrap_or(default)
+    }
+
+    /// `failurePolicy` as it is in force: what only warns or records refuses nothing.
+    #[must_use]
+    pub fn effective_failure_policy(&self) -> FailurePolicy {
+        if self.mode == Mode::Enforce {
+            self.failure_policy
+        } else {
+            FailurePolicy::Ignore
+        }
     }
 
     /// `olderGenerations` with its default filled in.

@@ -48,7 +48,12 @@ impl LiveStore {
     /// A store over this client.
     #[must_use]
     pub fn new(client: Client, metrics: Arc<Metrics>) -> Self {
-        Self { client, pod: ApiResource::erase::<Pod>(&()), kinds: Arc::default(), metrics }
+        Self {
+            client,
+            pod: ApiResource::erase::<Pod>(&()),
+            kinds: Arc::default(),
+            metrics,
+        }
     }
 
     /// Learns where the API server serves a kind of owner.
@@ -67,7 +72,10 @@ impl LiveStore {
             why,
         })?;
         let found = (resource, capabilities.scope);
-        self.kinds.lock().unwrap_or_else(PoisonError::into_inner).insert(kind.clone(), found.clone());
+        self.kinds
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(kind.clone(), found.clone());
         Ok(found)
     }
 
@@ -81,12 +89,16 @@ impl LiveStore {
     {
         // A GET without resourceVersion goes to etcd.
         let got = api.get_opt(name).await;
-        self.count("get", kind, got).map_err(|why| ReadError { what: format!("{kind} {name:?}"), why })
+        self.count("get", kind, got).map_err(|why| ReadError {
+            what: format!("{kind} {name:?}"),
+            why,
+        })
     }
 
     fn count<T>(&self, verb: &'static str, kind: &'static str, result: kube::Result<T>) -> Result<T, Failure> {
         let result = result.map_err(Failure::from);
-        self.metrics.api_request(verb, kind, if result.is_ok() { "ok" } else { "error" });
+        self.metrics
+            .api_request(verb, kind, if result.is_ok() { "ok" } else { "error" });
         result
     }
 }
@@ -99,16 +111,22 @@ impl Store for LiveStore {
 
     async fn pod(&self, namespace: &str, name: &str) -> Result<Sighting, ReadError> {
         let api: Api<PodGlance> = Api::namespaced_with(self.client.clone(), namespace, &self.pod);
-        Ok(self.get(api, "pod", name).await?.map_or(Sighting::Absent, |pod| Sighting::Present {
-            activity: Activity::of_phase(pod.status.as_ref().and_then(|status| status.phase.as_deref())),
-            uid: pod.metadata.uid.unwrap_or_default(),
-        }))
+        Ok(self
+            .get(api, "pod", name)
+            .await?
+            .map_or(Sighting::Absent, |pod| Sighting::Present {
+                activity: Activity::of_phase(pod.status.as_ref().and_then(|status| status.phase.as_deref())),
+                uid: pod.metadata.uid.unwrap_or_default(),
+            }))
     }
 
     async fn pods(&self, namespace: &str, label_selector: &str) -> Result<Vec<Value>, ReadError> {
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &self.pod);
         let mut params = ListParams::default().labels(label_selector).limit(PAGE);
-        let failed = |why| ReadError { what: format!("the pods of namespace {namespace:?}"), why };
+        let failed = |why| ReadError {
+            what: format!("the pods of namespace {namespace:?}"),
+            why,
+        };
         let mut pods = Vec::new();
         loop {
             let page = self.count("list", "pod", api.list(&params).await).map_err(failed)?;
@@ -128,17 +146,32 @@ impl Store for LiveStore {
             Scope::Namespaced => Api::namespaced_with(self.client.clone(), namespace, &resource),
             Scope::Cluster => Api::all_with(self.client.clone(), &resource),
         };
-        let failed = |why| ReadError { what: format!("{} {name:?}", kind.kind), why };
+        let failed = |why| ReadError {
+            what: format!("{} {name:?}", kind.kind),
+            why,
+        };
         let found = self.count("get", "owner", api.get_opt(name).await).map_err(failed)?;
-        found.map(serde_json::to_value).transpose().map_err(|error| failed(Failure::Unreadable(error.to_string())))
+        found
+            .map(serde_json::to_value)
+            .transpose()
+            .map_err(|error| failed(Failure::Unreadable(error.to_string())))
     }
 
     async fn namespace_labels(&self, name: &str) -> Result<BTreeMap<String, String>, ReadError> {
         let api: Api<Namespace> = Api::all(self.client.clone());
-        Ok(self.get(api, "namespace", name).await?.map(|found| found.labels().clone()).unwrap_or_default())
+        Ok(self
+            .get(api, "namespace", name)
+            .await?
+            .map(|found| found.labels().clone())
+            .unwrap_or_default())
     }
 
-    async fn create_claim(&self, namespace: &str, name: &str, spec: DeployerClaimSpec) -> Result<DeployerClaim, WriteError> {
+    async fn create_claim(
+        &self,
+        namespace: &str,
+        name: &str,
+        spec: DeployerClaimSpec,
+    ) -> Result<DeployerClaim, WriteError> {
         let mut claim = DeployerClaim::new(name, spec);
         claim.meta_mut().namespace = Some(namespace.to_owned());
         let created = self.claims(namespace).create(&PostParams::default(), &claim).await;
@@ -157,9 +190,11 @@ impl From<kube::Error> for Failure {
     fn from(error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) if status.code == 403 => Self::Forbidden(status.message),
-            kube::Error::Api(status) => {
-                Self::Answered { code: status.code, reason: status.reason, message: status.message }
-            }
+            kube::Error::Api(status) => Self::Answered {
+                code: status.code,
+                reason: status.reason,
+                message: status.message,
+            },
             kube::Error::SerdeError(error) => Self::Unreadable(error.to_string()),
             kube::Error::Discovery(error) => Self::Unreadable(error.to_string()),
             other => Self::Unreachable(root_cause(&other)),
@@ -191,7 +226,11 @@ mod tests {
     use super::*;
 
     fn answered(code: u16) -> Failure {
-        Failure::Answered { code, reason: String::new(), message: String::new() }
+        Failure::Answered {
+            code,
+            reason: String::new(),
+            message: String::new(),
+        }
     }
 
     #[test]

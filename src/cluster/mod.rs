@@ -2,6 +2,8 @@
 //!
 //! - [`store`]: what a decision needs of a cluster, as a trait, and the errors of reads and writes
 //! - [`live`]: the real one, over `kube`
+//! - [`webhook_configuration`]: which calls the API server makes, generated from policies
 
 pub mod live;
 pub mod store;
+pub mod webhook_configuration;

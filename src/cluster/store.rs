@@ -59,7 +59,10 @@ impl ReadError {
     /// No answer came in time.
     #[must_use]
     pub fn timed_out(what: impl Into<String>) -> Self {
-        Self { what: what.into(), why: Failure::TimedOut }
+        Self {
+            what: what.into(),
+            why: Failure::TimedOut,
+        }
     }
 }
 
@@ -110,7 +113,12 @@ pub trait Store: Send + Sync + 'static {
     async fn namespace_labels(&self, name: &str) -> Result<std::collections::BTreeMap<String, String>, ReadError>;
 
     /// Creates a claim, if there is none of that name.
-    async fn create_claim(&self, namespace: &str, name: &str, spec: DeployerClaimSpec) -> Result<DeployerClaim, WriteError>;
+    async fn create_claim(
+        &self,
+        namespace: &str,
+        name: &str,
+        spec: DeployerClaimSpec,
+    ) -> Result<DeployerClaim, WriteError>;
 
     /// Replaces a claim's spec, if it is still the version that was read. Everything else in the object stays.
     async fn update_claim(&self, read: &DeployerClaim, spec: DeployerClaimSpec) -> Result<DeployerClaim, WriteError>;

@@ -1,15 +1,21 @@
 //! The rules, as pure functions over plain data: no client, no runtime, no clock, no log.
 //!
+//! - [`expression`]: CEL, bounded, with the keys that an expression reads
+//! - [`policy`]: a compiled policy: what it matches, whom a pod works for, what its owner must be like
 //! - [`key`]: what at most one deployer may be active for, and its claim's name
 //! - [`sighting`]: what a live read of a pod found; the one notion of *active*
 //! - [`claim`]: the transitions of a claim
 //! - [`admission`]: the decision on one CREATE
+//! - [`standpoint`]: what an owner says of its deployer
 //! - [`pursuit`]: how long an admitted pod is believed to be on its way
 //! - [`refusal`]: every reason, with its text
 
 pub mod admission;
 pub mod claim;
+pub mod expression;
 pub mod key;
+pub mod policy;
 pub mod pursuit;
 pub mod refusal;
 pub mod sighting;
+pub mod standpoint;

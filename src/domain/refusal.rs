@@ -69,13 +69,13 @@ pub enum Refusal {
     },
     /// G4: the pod has no owner of the kind that the policy asks for.
     OwnerMissing {
-        /// What the policy asks for, as `ReplicationController (v1)`.
-        kind: String,
+        /// What is wrong and how to mend it.
+        message: String,
     },
     /// G4: the pod has several owners of that kind.
     OwnerAmbiguous {
-        /// What the policy asks for.
-        kind: String,
+        /// What is wrong and how to mend it.
+        message: String,
     },
     /// G4: the owner does not exist.
     OwnerGone {
@@ -103,7 +103,7 @@ pub enum Refusal {
     },
     /// An update changes what the policy matches or reads on an active pod.
     IdentityChanged {
-        /// As `label "openshift.io/deployer-pod-for.name"`.
+        /// As `label openshift.io/deployer-pod-for.name`.
         keys: Vec<String>,
     },
 }
@@ -196,12 +196,6 @@ impl Refusal {
                     "its generation has ordinal {ordinal}, and {newest}{newest_generation} is newer (policy spec.olderGenerations: Deny). To go back to an old version, start a new generation from it"
                 )
             }
-            Self::OwnerMissing { kind } => format!(
-                "pod {pod:?} has no owner reference to a {kind} (policy spec.owner). Let its controller create it, or add the reference"
-            ),
-            Self::OwnerAmbiguous { kind } => {
-                format!("pod {pod:?} has more than one owner reference to a {kind} (policy spec.owner). Keep one")
-            }
             Self::OwnerGone { owner } => {
                 format!("its owner, {owner}, does not exist: the rollout was removed. Start a new rollout")
             }
@@ -212,7 +206,9 @@ impl Refusal {
                 "its owner, {owner}, is not in a state that may start a deployer (policy spec.owner.expression: {}). Retry the rollout, or start a new one",
                 one_line(expression)
             ),
-            Self::IdentityInvalid { message, .. } => message.clone(),
+            Self::OwnerMissing { message }
+            | Self::OwnerAmbiguous { message }
+            | Self::IdentityInvalid { message, .. } => message.clone(),
             Self::IdentityChanged { keys } => format!(
                 "{} of an active deployer pod cannot be added, changed or removed, because the policy matches or reads it. Wait until the pod has finished, or delete it",
                 keys.join(", ")

@@ -12,7 +12,12 @@ use world::{Fault, System};
 
 /// One fixed name twice, another name, and a name that was generated.
 fn system(fault: Fault) -> System {
-    System { fault, names: vec!["cfg-1-deploy", "cfg-1-deploy", "cfg-2-deploy", "run-x7k2p"], ticks: 2, restarts: 0 }
+    System {
+        fault,
+        names: vec!["cfg-1-deploy", "cfg-1-deploy", "cfg-2-deploy", "run-x7k2p"],
+        ticks: 2,
+        restarts: 0,
+    }
 }
 
 fn explore(system: System) -> impl Checker<System> {
@@ -26,7 +31,10 @@ fn finds_two_active(fault: Fault) -> bool {
 
 #[test]
 fn three_requests_and_an_observer_never_make_two_active() {
-    let system = System { names: vec!["cfg-1-deploy", "cfg-1-deploy", "cfg-2-deploy", "run-x7k2p"], ..system(Fault::None) };
+    let system = System {
+        names: vec!["cfg-1-deploy", "cfg-1-deploy", "cfg-2-deploy", "run-x7k2p"],
+        ..system(Fault::None)
+    };
     let start = std::time::Instant::now();
     let checker = explore(system);
     println!("{:?}", start.elapsed());

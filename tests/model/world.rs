@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use deployer_guard::api::claim::{DeployerClaimSpec, PolicyReference};
 use deployer_guard::api::policy::{OlderGenerations, Reruns};
-use deployer_guard::domain::admission::{Candidate, Evidence, Rules, Ruling, Standpoint, Step, Stranger, Wanted, decide};
+use deployer_guard::domain::admission::{
+    Candidate, Evidence, Rules, Ruling, Standpoint, Step, Stranger, Wanted, decide,
+};
 use deployer_guard::domain::pursuit::{Pursued, Pursuit, Window};
 use deployer_guard::domain::sighting::{Activity, Sighting};
 use jiff::Timestamp;
@@ -19,7 +21,10 @@ use stateright::{Model, Property};
 const TICK: Duration = Duration::from_secs(1);
 /// W is less than a tick and the second look comes at least a tick after the first, so what the design promises is that a
 /// create which arrives up to one tick after its admission is never met by a freed claim.
-pub(crate) const WINDOW: Window = Window { pending: Duration::from_millis(500), settle: TICK };
+pub(crate) const WINDOW: Window = Window {
+    pending: Duration::from_millis(500),
+    settle: TICK,
+};
 const ARRIVES_WITHIN: u8 = 1;
 
 /// A rule of the protocol that is taken out, to show that the check finds the fault.
@@ -78,7 +83,10 @@ enum Request {
     /// Waits for reads.
     Reads { gathered: Gathered, wanted: Wanted },
     /// About to write.
-    Writes { read: Option<u8>, next: Box<DeployerClaimSpec> },
+    Writes {
+        read: Option<u8>,
+        next: Box<DeployerClaimSpec>,
+    },
     /// Allowed; the API server is about to store the pod.
     Allowed,
     /// Refused, stored, or failed on its way.
@@ -104,8 +112,14 @@ struct Chase {
 enum Stage {
     Looks,
     /// The store has answered; the answer is on its way to the observer.
-    Answered { begun: u8, found: Sighting },
-    Writes { next: Box<DeployerClaimSpec>, drops: bool },
+    Answered {
+        begun: u8,
+        found: Sighting,
+    },
+    Writes {
+        next: Box<DeployerClaimSpec>,
+        drops: bool,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -152,14 +166,20 @@ impl System {
             claim: gathered.claim.as_ref().map(|(_, spec)| spec),
             pods: &gathered.pods,
             strangers: gathered.strangers.as_deref(),
-            standpoint: Some(&Standpoint::Eligible { config_uid: None, ordinal: None }),
+            standpoint: Some(&Standpoint::Eligible {
+                config_uid: None,
+                ordinal: None,
+            }),
             patience_over: gathered.patience_over,
             now: Timestamp::UNIX_EPOCH,
         };
         match decide(&self.candidate(request), &rules, &evidence) {
             Step::Read(wanted) => Request::Reads { gathered, wanted },
             Step::LookAgain => Request::BeginAgain,
-            Step::Write(next) => Request::Writes { read: gathered.claim.map(|(version, _)| version), next },
+            Step::Write(next) => Request::Writes {
+                read: gathered.claim.map(|(version, _)| version),
+                next,
+            },
             Step::Answer(Ruling::Admitted) => Request::Allowed,
             Step::Answer(_) => Request::Over,
         }
@@ -187,7 +207,10 @@ impl System {
 
     fn window(&self) -> Window {
         match self.fault {
-            Fault::NoWindow => Window { pending: Duration::ZERO, settle: Duration::ZERO },
+            Fault::NoWindow => Window {
+                pending: Duration::ZERO,
+                settle: Duration::ZERO,
+            },
             _ => WINDOW,
         }
     }
@@ -224,10 +247,14 @@ impl System {
     /// Time passes only as far as the assumption on the API server allows: a create arrives or fails within its bound.
     fn may_tick(&self, world: &World) -> bool {
         world.now < self.ticks
-            && world.requests.iter().zip(&world.came).all(|(request, came)| match (request, came) {
-                (Request::Allowed, Some(came)) => world.now < came + ARRIVES_WITHIN,
-                _ => true,
-            })
+            && world
+                .requests
+                .iter()
+                .zip(&world.came)
+                .all(|(request, came)| match (request, came) {
+                    (Request::Allowed, Some(came)) => world.now < came + ARRIVES_WITHIN,
+                    _ => true,
+                })
     }
 
     /// Requests whose deadline passed end undecided: past it nothing is written.
@@ -254,13 +281,29 @@ impl System {
                 };
                 self.decide(i, gathered)
             }
-            (Action::ReadPod(_, name), Request::Reads { mut gathered, mut wanted }) => {
-                let pods = if self.fault == Fault::PodsFromList { &world.list } else { &world.store };
+            (
+                Action::ReadPod(_, name),
+                Request::Reads {
+                    mut gathered,
+                    mut wanted,
+                },
+            ) => {
+                let pods = if self.fault == Fault::PodsFromList {
+                    &world.list
+                } else {
+                    &world.store
+                };
                 gathered.pods.insert(name.clone(), sighting(pods, name));
                 wanted.pods.remove(name);
                 self.after_read(i, gathered, wanted)
             }
-            (Action::ReadList(_), Request::Reads { mut gathered, mut wanted }) => {
+            (
+                Action::ReadList(_),
+                Request::Reads {
+                    mut gathered,
+                    mut wanted,
+                },
+            ) => {
                 gathered.strangers = Some(strangers(&world.store));
                 wanted.strangers = false;
                 self.after_read(i, gathered, wanted)
@@ -274,7 +317,10 @@ impl System {
                 Request::Begin
             }
             (Action::Arrive(_), Request::Allowed) => {
-                world.store.entry(self.names[i]).or_insert_with(|| (uid(i), Activity::Active));
+                world
+                    .store
+                    .entry(self.names[i])
+                    .or_insert_with(|| (uid(i), Activity::Active));
                 Request::Over
             }
             (_, _) => Request::Over,
@@ -289,12 +335,18 @@ impl System {
     /// All reads of one kind are side by side: the decision goes on when the last one is there.
     fn after_read(&self, i: usize, gathered: Gathered, mut wanted: Wanted) -> Request {
         wanted.owner = false;
-        if wanted == Wanted::default() { self.decide(i, gathered) } else { Request::Reads { gathered, wanted } }
+        if wanted == Wanted::default() {
+            self.decide(i, gathered)
+        } else {
+            Request::Reads { gathered, wanted }
+        }
     }
 
     fn act_on_chase(&self, world: &mut World, uid: &str, action: &Action) {
         let now = TICK * u32::from(world.now);
-        let Some(mut chase) = world.chases.remove(uid) else { return };
+        let Some(mut chase) = world.chases.remove(uid) else {
+            return;
+        };
         match action {
             Action::Reread(_) => {
                 chase.known = world.claim.clone().filter(|(_, spec)| spec.is_pending(uid));
@@ -305,16 +357,25 @@ impl System {
             }
             Action::Look(_) => {
                 let name = self.name_of(uid);
-                chase.stage = Stage::Answered { begun: world.now, found: sighting(&world.store, name) };
+                chase.stage = Stage::Answered {
+                    begun: world.now,
+                    found: sighting(&world.store, name),
+                };
             }
             Action::Hear(_) => chase.hear(self, uid, now),
             Action::Settle(_) => {
-                let Stage::Writes { next, drops } = chase.stage else { return };
+                let Stage::Writes { next, drops } = chase.stage else {
+                    return;
+                };
                 if self.write(world, chase.known.map(|(version, _)| version), &next) {
                     world.dropped |= drops;
                     return;
                 }
-                chase = Chase { known: None, stage: Stage::Looks, ..chase };
+                chase = Chase {
+                    known: None,
+                    stage: Stage::Looks,
+                    ..chase
+                };
             }
             _ => {}
         }
@@ -322,7 +383,9 @@ impl System {
     }
 
     fn name_of(&self, wanted: &str) -> &'static str {
-        let request = (0..self.names.len()).find(|request| uid(*request) == wanted).unwrap_or_default();
+        let request = (0..self.names.len())
+            .find(|request| uid(*request) == wanted)
+            .unwrap_or_default();
         self.names[request]
     }
 }
@@ -330,7 +393,11 @@ impl System {
 impl World {
     fn notice(&mut self, uid: &str) {
         let pursuit = Pursuit::new(TICK * u32::from(self.now));
-        let chase = Chase { pursuit, known: self.claim.clone(), stage: Stage::Looks };
+        let chase = Chase {
+            pursuit,
+            known: self.claim.clone(),
+            stage: Stage::Looks,
+        };
         self.chases.insert(uid.to_owned(), chase);
     }
 
@@ -350,7 +417,15 @@ impl World {
         for chase in self.chases.values_mut() {
             match &mut chase.known {
                 Some((version, _)) if version == current => *version = 1,
-                Some(stale) => *stale = (0, DeployerClaimSpec { pending: stale.1.pending.clone(), ..Default::default() }),
+                Some(stale) => {
+                    *stale = (
+                        0,
+                        DeployerClaimSpec {
+                            pending: stale.1.pending.clone(),
+                            ..Default::default()
+                        },
+                    )
+                }
                 None => {}
             }
         }
@@ -361,14 +436,25 @@ impl World {
 
 impl Chase {
     fn hear(&mut self, system: &System, uid: &str, now: Duration) {
-        let (Stage::Answered { begun, found }, Some((_, spec))) = (&self.stage, &self.known) else { return };
-        let begun = if system.fault == Fault::AgeAfterRead { now } else { TICK * u32::from(*begun) };
+        let (Stage::Answered { begun, found }, Some((_, spec))) = (&self.stage, &self.known) else {
+            return;
+        };
+        let begun = if system.fault == Fault::AgeAfterRead {
+            now
+        } else {
+            TICK * u32::from(*begun)
+        };
         let next = match self.pursuit.looked(system.window(), begun, uid, found) {
             Pursued::OnItsWay { .. } => None,
-            Pursued::Arrived(activity) => spec.confirmed(uid, activity, Timestamp::UNIX_EPOCH).map(|next| (next, false)),
+            Pursued::Arrived(activity) => spec
+                .confirmed(uid, activity, Timestamp::UNIX_EPOCH)
+                .map(|next| (next, false)),
             Pursued::Lost => spec.dropped(uid).map(|next| (next, true)),
         };
-        self.stage = next.map_or(Stage::Looks, |(next, drops)| Stage::Writes { next: Box::new(next), drops });
+        self.stage = next.map_or(Stage::Looks, |(next, drops)| Stage::Writes {
+            next: Box::new(next),
+            drops,
+        });
     }
 }
 
@@ -378,7 +464,11 @@ impl Model for System {
 
     fn init_states(&self) -> Vec<World> {
         let requests = vec![Request::Begin; self.names.len()];
-        vec![World { requests, came: vec![None; self.names.len()], ..World::default() }]
+        vec![World {
+            requests,
+            came: vec![None; self.names.len()],
+            ..World::default()
+        }]
     }
 
     fn actions(&self, world: &World, actions: &mut Vec<Action>) {
@@ -414,7 +504,9 @@ impl Model for System {
             | Action::Arrive(i)
             | Action::FailOnTheWay(i) => self.act_on_request(&mut next, *i, &action),
             Action::Finish(name) => {
-                next.store.entry(name).and_modify(|(_, activity)| *activity = Activity::Succeeded);
+                next.store
+                    .entry(name)
+                    .and_modify(|(_, activity)| *activity = Activity::Succeeded);
             }
             Action::Delete(name) => {
                 next.store.remove(name);
@@ -441,12 +533,18 @@ impl Model for System {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always("never two active", |_, world: &World| {
-                world.store.values().filter(|(_, activity)| activity.is_active()).count() <= 1
+                world
+                    .store
+                    .values()
+                    .filter(|(_, activity)| activity.is_active())
+                    .count()
+                    <= 1
             }),
             Property::sometimes("a pod is stored", |_, world: &World| !world.store.is_empty()),
-            Property::sometimes("a lost pod is dropped, and another is stored after it", |_, world: &World| {
-                world.dropped && !world.store.is_empty()
-            }),
+            Property::sometimes(
+                "a lost pod is dropped, and another is stored after it",
+                |_, world: &World| world.dropped && !world.store.is_empty(),
+            ),
         ]
     }
 }
@@ -456,13 +554,20 @@ fn uid(request: usize) -> String {
 }
 
 fn sighting(pods: &BTreeMap<&'static str, (String, Activity)>, name: &str) -> Sighting {
-    pods.get(name).map_or(Sighting::Absent, |(uid, activity)| Sighting::Present {
-        uid: uid.clone(),
-        activity: *activity,
-    })
+    pods.get(name)
+        .map_or(Sighting::Absent, |(uid, activity)| Sighting::Present {
+            uid: uid.clone(),
+            activity: *activity,
+        })
 }
 
 fn strangers(pods: &BTreeMap<&'static str, (String, Activity)>) -> Vec<Stranger> {
     let active = pods.iter().filter(|(_, (_, activity))| activity.is_active());
-    active.map(|(name, (uid, _))| Stranger { name: (*name).to_owned(), uid: uid.clone(), generation: None }).collect()
+    active
+        .map(|(name, (uid, _))| Stranger {
+            name: (*name).to_owned(),
+            uid: uid.clone(),
+            generation: None,
+        })
+        .collect()
 }

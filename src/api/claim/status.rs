@@ -1,5 +1,6 @@
 //! What a claim's status shows to people. Written in the background; no decision is made by it.
 
+use super::UnknownFields;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::JsonSchema;
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 pub struct DeployerClaimStatus {
     /// Free, Pending (the holder is not yet seen in the store), or Held.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Phase")]
     pub phase: Option<Phase>,
 
     /// Owners whose deployers were refused and that wait for the key, one entry for each, newest ordinals first.
@@ -25,6 +27,11 @@ pub struct DeployerClaimStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+
+    /// Fields of newer versions.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub unknown: UnknownFields,
 }
 
 /// Whether a key is taken.
@@ -58,6 +65,11 @@ pub struct WaitingOwner {
     /// The ordinal of the generation that it wants to roll out, if the policy says how it is computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ordinal: Option<i64>,
+
+    /// Fields of newer versions.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub unknown: UnknownFields,
 }
 
 /// Refusals for a key.
@@ -70,6 +82,11 @@ pub struct Rejections {
     /// The last of them, newest first; some may be missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recent: Vec<Rejection>,
+
+    /// Fields of newer versions.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub unknown: UnknownFields,
 }
 
 /// One refusal.
@@ -95,4 +112,9 @@ pub struct Rejection {
 
     /// Why, as the client was told.
     pub message: String,
+
+    /// Fields of newer versions.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub unknown: UnknownFields,
 }
