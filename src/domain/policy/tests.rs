@@ -438,3 +438,4 @@ proptest! {
 }
 
 mod openshift;
+mod shipped;
