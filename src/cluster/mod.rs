@@ -2,8 +2,10 @@
 //!
 //! - [`store`]: what a decision needs of a cluster, as a trait, and the errors of reads and writes
 //! - [`live`]: the real one, over `kube`
+//! - [`events`]: Events about refusals
 //! - [`webhook_configuration`]: which calls the API server makes, generated from policies
 
+pub mod events;
 pub mod live;
 pub mod store;
 pub mod webhook_configuration;

@@ -9,8 +9,10 @@
 //! - [`standpoint`]: what an owner says of its deployer
 //! - [`pursuit`]: how long an admitted pod is believed to be on its way
 //! - [`refusal`]: every reason, with its text
+//! - [`answer`]: what the API server is told, by mode and failure policy
 
 pub mod admission;
+pub mod answer;
 pub mod claim;
 pub mod expression;
 pub mod key;

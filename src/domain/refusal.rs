@@ -101,6 +101,15 @@ pub enum Refusal {
         /// What is wrong and how to mend it.
         message: String,
     },
+    /// Another policy that matches the pod refuses it.
+    OtherPolicy {
+        /// The other policy.
+        policy: String,
+        /// Its reason.
+        reason: &'static str,
+        /// Its text.
+        message: String,
+    },
     /// An update changes what the policy matches or reads on an active pod.
     IdentityChanged {
         /// As `label openshift.io/deployer-pod-for.name`.
@@ -126,6 +135,7 @@ impl Refusal {
             Self::OwnerReplaced { .. } => "OwnerReplaced",
             Self::OwnerNotEligible { .. } => "OwnerNotEligible",
             Self::IdentityInvalid { .. } => "IdentityInvalid",
+            Self::OtherPolicy { .. } => "RefusedByOtherPolicy",
             Self::IdentityChanged { .. } => "IdentityChanged",
         }
     }
@@ -209,6 +219,13 @@ impl Refusal {
             Self::OwnerMissing { message }
             | Self::OwnerAmbiguous { message }
             | Self::IdentityInvalid { message, .. } => message.clone(),
+            Self::OtherPolicy {
+                policy,
+                reason,
+                message,
+            } => {
+                format!("DeployerPolicy {policy:?} refuses it too ({reason}): {message}")
+            }
             Self::IdentityChanged { keys } => format!(
                 "{} of an active deployer pod cannot be added, changed or removed, because the policy matches or reads it. Wait until the pod has finished, or delete it",
                 keys.join(", ")

@@ -13,9 +13,9 @@ use tokio::time::{Instant, sleep};
 
 use super::round::Round;
 use crate::cluster::store::Store;
+use crate::domain::admission::Ruling;
 use crate::domain::key::Key;
 use crate::domain::refusal::Undecided;
-use crate::domain::admission::Ruling;
 use crate::observer::Observer;
 use crate::webhook::ticket::{Decided, Question, Ticket};
 
@@ -39,7 +39,11 @@ impl<S: Store> Desks<S> {
     /// No desk is open yet; the first request for a key opens its desk, the last one to leave closes it.
     #[must_use]
     pub fn new(store: Arc<S>, observer: Arc<Observer<S>>) -> Self {
-        Self { store, observer, open: Mutex::default() }
+        Self {
+            store,
+            observer,
+            open: Mutex::default(),
+        }
     }
 
     /// Decides on one request. Always answers by the question's deadline.
@@ -64,8 +68,14 @@ impl<S: Store> Desks<S> {
                 queue.came.notify_one();
             }
             Entry::Vacant(place) => {
-                place.insert(Queue { tickets: vec![ticket], came: Arc::default() });
-                let desk = OpenDesk { desks: Arc::clone(self), key };
+                place.insert(Queue {
+                    tickets: vec![ticket],
+                    came: Arc::default(),
+                });
+                let desk = OpenDesk {
+                    desks: Arc::clone(self),
+                    key,
+                };
                 tokio::spawn(desk.work());
             }
         }
@@ -85,7 +95,11 @@ struct OpenDesk<S> {
 
 impl<S> Drop for OpenDesk<S> {
     fn drop(&mut self) {
-        self.desks.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+        self.desks
+            .open
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&self.key);
     }
 }
 
@@ -93,7 +107,9 @@ impl<S: Store> OpenDesk<S> {
     async fn work(self) {
         let mut waiting = Vec::new();
         loop {
-            let Some((tickets, came)) = self.take(waiting) else { return };
+            let Some((tickets, came)) = self.take(waiting) else {
+                return;
+            };
             let round = Round::new(&*self.desks.store, &self.desks.observer, &self.key);
             let left = round.run(tickets).await;
             waiting = left.tickets;
@@ -122,7 +138,10 @@ impl<S: Store> OpenDesk<S> {
 
 impl From<Undecided> for Decided {
     fn from(why: Undecided) -> Self {
-        Self { ruling: Ruling::Undecided(why), claim: None }
+        Self {
+            ruling: Ruling::Undecided(why),
+            claim: None,
+        }
     }
 }
 

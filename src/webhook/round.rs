@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use futures::future::{join3, join_all};
+use futures::future::{join_all, join3};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
@@ -52,14 +52,24 @@ enum Fate {
 
 impl<'a, S: Store> Round<'a, S> {
     pub(super) fn new(store: &'a S, observer: &'a Arc<Observer<S>>, key: &'a Key) -> Self {
-        Self { store, observer, key, claim: None, pods: BTreeMap::new(), strangers: None }
+        Self {
+            store,
+            observer,
+            key,
+            claim: None,
+            pods: BTreeMap::new(),
+            strangers: None,
+        }
     }
 
     /// Decides on as many requests as this round's reads allow.
     pub(super) async fn run(mut self, tickets: Vec<Ticket>) -> Left {
         let mut tickets = VecDeque::from(answer_late(tickets));
         let Some(horizon) = tickets.iter().map(|ticket| ticket.question.deadline).max() else {
-            return Left { tickets: Vec::new(), pause: false };
+            return Left {
+                tickets: Vec::new(),
+                pause: false,
+            };
         };
         let read = timeout_at(horizon, self.store.claim(&self.key.namespace, &self.key.claim_name())).await;
         match read.unwrap_or_else(|_| Err(ReadError::timed_out("the claim"))) {
@@ -81,17 +91,26 @@ impl<'a, S: Store> Round<'a, S> {
                 Fate::Conflict => {
                     left.push(ticket);
                     left.extend(tickets);
-                    return Left { tickets: left, pause: false };
+                    return Left {
+                        tickets: left,
+                        pause: false,
+                    };
                 }
                 Fate::Trouble(why) => {
                     ticket.trouble = Some(why);
                     left.push(ticket);
                     left.extend(tickets);
-                    return Left { tickets: left, pause: true };
+                    return Left {
+                        tickets: left,
+                        pause: true,
+                    };
                 }
             }
         }
-        Left { tickets: left, pause: true }
+        Left {
+            tickets: left,
+            pause: true,
+        }
     }
 
     fn learn(&mut self, claim: Option<DeployerClaim>, origin: Origin) {
@@ -169,7 +188,11 @@ impl<'a, S: Store> Round<'a, S> {
         let written = timeout_at(deadline, async {
             match &self.claim {
                 Some(claim) => self.store.update_claim(claim, next).await,
-                None => self.store.create_claim(&self.key.namespace, &self.key.claim_name(), next).await,
+                None => {
+                    self.store
+                        .create_claim(&self.key.namespace, &self.key.claim_name(), next)
+                        .await
+                }
             }
         });
         match written.await {
@@ -178,9 +201,9 @@ impl<'a, S: Store> Round<'a, S> {
                 Fate::Answered(Box::new(Ruling::Admitted))
             }
             Ok(Err(WriteError::Conflict)) => Fate::Conflict,
-            Ok(Err(WriteError::Refused(why))) => {
-                Fate::Answered(Box::new(Ruling::Undecided(Undecided::WriteFailed { why: why.to_string() })))
-            }
+            Ok(Err(WriteError::Refused(why))) => Fate::Answered(Box::new(Ruling::Undecided(Undecided::WriteFailed {
+                why: why.to_string(),
+            }))),
             // The next round reads whether it was written: the claim names this uid then.
             Ok(Err(WriteError::Unknown(why))) => Fate::Trouble(Undecided::WriteFailed { why: why.to_string() }),
             Err(_) => Fate::Answered(Box::new(Ruling::Undecided(Undecided::Deadline))),
@@ -199,8 +222,15 @@ fn answer_late(tickets: Vec<Ticket>) -> Vec<Ticket> {
 }
 
 fn failed(error: &ReadError) -> Fate {
-    let why = Undecided::ReadFailed { what: error.what.clone(), why: error.why.to_string() };
-    if error.why.is_transient() { Fate::Trouble(why) } else { Fate::Answered(Box::new(Ruling::Undecided(why))) }
+    let why = Undecided::ReadFailed {
+        what: error.what.clone(),
+        why: error.why.to_string(),
+    };
+    if error.why.is_transient() {
+        Fate::Trouble(why)
+    } else {
+        Fate::Answered(Box::new(Ruling::Undecided(why)))
+    }
 }
 
 /// The claim itself could not be read: the same for every request.
@@ -212,9 +242,15 @@ fn trouble(tickets: Vec<Ticket>, error: &ReadError) -> Left {
                 ticket.trouble = Some(why);
                 left.push(ticket);
             }
-            Fate::Answered(ruling) => ticket.answer(Decided { ruling: *ruling, claim: None }),
+            Fate::Answered(ruling) => ticket.answer(Decided {
+                ruling: *ruling,
+                claim: None,
+            }),
             Fate::LookAgain | Fate::Conflict => left.push(ticket),
         }
     }
-    Left { tickets: left, pause: true }
+    Left {
+        tickets: left,
+        pause: true,
+    }
 }

@@ -10,8 +10,7 @@ use tokio::time::Instant;
 
 use crate::domain::admission::{Candidate, Rules, Ruling, Standpoint};
 use crate::domain::key::Key;
-use crate::domain::owner::OwnerReference;
-use crate::domain::policy::Policy;
+use crate::domain::policy::{OwnerReference, Policy};
 use crate::domain::refusal::Undecided;
 
 /// How long a pending pod of the same name is looked for before it is taken over, so that a doubled create ends in 409
@@ -62,7 +61,13 @@ pub(super) struct Ticket {
 
 impl Ticket {
     pub(super) fn new(question: Question, answer: oneshot::Sender<Decided>) -> Self {
-        Self { standpoint: question.standpoint.clone(), question, trouble: None, namesake_met: None, answer }
+        Self {
+            standpoint: question.standpoint.clone(),
+            question,
+            trouble: None,
+            namesake_met: None,
+            answer,
+        }
     }
 
     /// Nobody waits for the answer any more.
@@ -73,7 +78,8 @@ impl Ticket {
     /// A namesake on its way was looked for long enough, or there is no time to look again.
     pub(super) fn patience_over(&self) -> bool {
         let now = Instant::now();
-        self.namesake_met.is_some_and(|met| now >= (met + PATIENCE).min(self.question.deadline - PATIENCE))
+        self.namesake_met
+            .is_some_and(|met| now >= (met + PATIENCE).min(self.question.deadline - PATIENCE))
     }
 
     /// A namesake is on its way.

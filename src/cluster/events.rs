@@ -1,0 +1,93 @@
+//! Events about refusals: made after the answer, from a bounded queue, by one task. What is dropped is counted.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+use crate::domain::answer::truncate;
+use crate::telemetry::metrics::{EventResult, Metrics};
+
+/// Events that may wait. Beyond that they are dropped: no answer waits for a record.
+const QUEUE: usize = 1024;
+/// Longest note that the API server takes is 1,024 bytes (FACTS: longer ones are refused).
+const MAX_NOTE: usize = 1000;
+
+/// A refusal, as an Event says it.
+#[derive(Clone, Debug)]
+pub struct Notice {
+    /// What it is about; one Event for each.
+    pub regarding: Vec<ObjectReference>,
+    /// The holder, where there is one.
+    pub related: Option<ObjectReference>,
+    /// As `DeployerRejected`.
+    pub reason: &'static str,
+    /// The text of the answer.
+    pub note: String,
+}
+
+/// Takes notices without waiting.
+#[derive(Clone)]
+pub struct Events {
+    queue: Sender<Notice>,
+    metrics: Arc<Metrics>,
+}
+
+/// Publishes what was taken.
+pub struct Publisher {
+    queue: Receiver<Notice>,
+    recorder: Recorder,
+    metrics: Arc<Metrics>,
+}
+
+impl Events {
+    /// The two ends of the queue. `instance` tells the replicas apart.
+    #[must_use]
+    pub fn new(client: Client, instance: String, metrics: Arc<Metrics>) -> (Self, Publisher) {
+        let (sender, receiver) = channel(QUEUE);
+        let reporter = Reporter {
+            controller: "deployer-guard.io/webhook".into(),
+            instance: Some(instance),
+        };
+        let publisher = Publisher {
+            queue: receiver,
+            recorder: Recorder::new(client, reporter),
+            metrics: Arc::clone(&metrics),
+        };
+        (Self { queue: sender, metrics }, publisher)
+    }
+
+    /// Takes a notice, or drops and counts it.
+    pub fn take(&self, notice: Notice) {
+        if self.queue.try_send(notice).is_err() {
+            self.metrics.event(EventResult::Dropped);
+        }
+    }
+}
+
+impl Publisher {
+    /// Publishes until every [`Events`] is gone.
+    pub async fn run(mut self) {
+        while let Some(mut notice) = self.queue.recv().await {
+            truncate(&mut notice.note, MAX_NOTE);
+            let event = Event {
+                type_: EventType::Warning,
+                reason: notice.reason.to_owned(),
+                note: Some(notice.note),
+                action: "Admit".to_owned(),
+                secondary: notice.related,
+            };
+            for regarding in &notice.regarding {
+                match self.recorder.publish(&event, regarding).await {
+                    Ok(()) => self.metrics.event(EventResult::Published),
+                    Err(error) => {
+                        self.metrics.event(EventResult::Failed);
+                        tracing::debug!(error = %error, "an Event could not be published");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! A call, from its path and body to its answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::Instant;
+
+use super::calls::{Call, Handler, Reply, Undecided as Unserved};
+use super::judge::{Judge, Judged};
+use super::policies::{Known, Policies, Target};
+use super::records::{Decision, Records};
+use super::review::{Request, write};
+use super::validation;
+use crate::api::policy::{FailurePolicy, Mode};
+use crate::cluster::store::Store;
+use crate::domain::answer::{Answer, Subject, answer};
+use crate::domain::refusal::Undecided;
+
+/// The time that the API server waits where the URL does not say: its default.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Least part of the timeout that is kept for the way back.
+const LEAST_MARGIN: Duration = Duration::from_millis(100);
+
+/// Where a call goes, by its path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Route {
+    /// `/admit/<policy>[/<uid>/<generation>]`
+    Admit(Target),
+    /// `/validate/deployerpolicies`
+    ValidatePolicy,
+    Unknown,
+}
+
+impl Route {
+    fn of(path: &str) -> Self {
+        let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+        match parts.as_slice() {
+            ["admit", name] if !name.is_empty() => Self::Admit(Target {
+                name: (*name).to_owned(),
+                version: None,
+            }),
+            ["admit", name, uid, generation] => generation.parse().map_or(Self::Unknown, |generation| {
+                Self::Admit(Target {
+                    name: (*name).to_owned(),
+                    version: Some(((*uid).to_owned(), generation)),
+                })
+            }),
+            ["validate", "deployerpolicies"] => Self::ValidatePolicy,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// Answers admission calls.
+pub struct Admission<S> {
+    policies: Arc<Policies>,
+    judge: Judge<S>,
+    records: Records,
+}
+
+impl<S: Store> Admission<S> {
+    /// A handler over these parts.
+    #[must_use]
+    pub fn new(policies: Arc<Policies>, judge: Judge<S>, records: Records) -> Self {
+        Self {
+            policies,
+            judge,
+            records,
+        }
+    }
+
+    async fn admit(&self, call: &Call, target: &Target) -> Reply {
+        let request = match Request::read(&call.body) {
+            Ok(request) => request,
+            Err(error) => return Reply::text(400, &error.to_string()),
+        };
+        let deadline = deadline(call);
+        let found = match tokio::time::timeout_at(deadline, self.policies.find(target)).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => return self.without_policy(&request, target, error.what, error.why.to_string()),
+            Err(_) => return self.without_policy(&request, target, "the policy".into(), "timed out".into()),
+        };
+        let Some(known) = found else {
+            let text = format!(
+                "DeployerPolicy {:?} does not exist, so it was not asked: remove its entry from the webhook configuration",
+                target.name
+            );
+            tracing::warn!(
+                request = request.uid,
+                policy = target.name,
+                "a call about a policy that does not exist was allowed"
+            );
+            return Reply::json(
+                200,
+                request.reply(&Answer {
+                    warnings: vec![text],
+                    ..Answer::default()
+                }),
+            );
+        };
+        let judged = match self.judge.judge(&self.policies, &known, &request, deadline).await {
+            Ok(judged) => judged,
+            Err(error) => return Reply::text(400, &error.to_string()),
+        };
+        Reply::json(200, request.reply(&self.answered(call, &known, &request, &judged)))
+    }
+
+    /// Answers and records what was decided. Where there was nothing to decide there is nothing to record.
+    fn answered(&self, call: &Call, known: &Known, request: &Request, judged: &Judged) -> Answer {
+        let Judged::Decided {
+            pod,
+            ruling,
+            key,
+            owner,
+            claim,
+            operation,
+        } = judged
+        else {
+            return Answer::default();
+        };
+        let subject = Subject {
+            policy: &known.name,
+            policy_generation: known.generation,
+            mode: known.mode,
+            failure_policy: known.failure_policy,
+            pod: &pod.name,
+            key: key.as_ref(),
+        };
+        let answer = answer(&subject, ruling);
+        self.records.keep(&Decision {
+            request: &request.uid,
+            received: call.received,
+            policy: (&known.name, known.generation),
+            mode: known.mode,
+            operation,
+            dry_run: request.dry_run.unwrap_or_default(),
+            user: &request.user_info.username,
+            pod: (&pod.namespace, &pod.name, &pod.uid),
+            key: key.as_ref(),
+            owner: owner.as_ref(),
+            claim: claim.as_ref(),
+            ruling,
+            answer: &answer,
+        });
+        answer
+    }
+
+    /// The policy itself could not be read: its last known failure policy decides, and refuses if none is known.
+    fn without_policy(&self, request: &Request, target: &Target, what: String, why: String) -> Reply {
+        tracing::warn!(
+            request = request.uid,
+            policy = target.name,
+            what,
+            why,
+            "a policy could not be read"
+        );
+        Reply::json(
+            200,
+            write(
+                &request.uid,
+                &self.undecided_answer(target, request, Undecided::ReadFailed { what, why }),
+            ),
+        )
+    }
+
+    fn undecided_answer(&self, target: &Target, request: &Request, why: Undecided) -> Answer {
+        let known = self.policies.last_known(&target.name);
+        let pod = request
+            .object
+            .as_ref()
+            .and_then(|pod| pod.pointer("/metadata/name"))
+            .and_then(|name| name.as_str());
+        let subject = Subject {
+            policy: &target.name,
+            policy_generation: known.as_ref().map_or(0, |known| known.generation),
+            mode: known.as_ref().map_or(Mode::Enforce, |known| known.mode),
+            failure_policy: known.as_ref().map_or(FailurePolicy::Fail, |known| known.failure_policy),
+            pod: pod.unwrap_or_default(),
+            key: None,
+        };
+        answer(&subject, &why.into())
+    }
+}
+
+#[async_trait]
+impl<S: Store> Handler for Admission<S> {
+    async fn handle(&self, call: Call) -> Reply {
+        match Route::of(&call.path) {
+            Route::Admit(target) => self.admit(&call, &target).await,
+            Route::ValidatePolicy => validation::validate(&call.body),
+            Route::Unknown => Reply::text(
+                404,
+                "no such path; calls go to /admit/<policy>/<uid>/<generation>, /admit/<policy> or /validate/deployerpolicies",
+            ),
+        }
+    }
+
+    fn undecided(&self, call: &Call, why: Unserved) -> Reply {
+        let why = match why {
+            Unserved::Overloaded { .. } => Undecided::Overloaded,
+            Unserved::Panicked => Undecided::Panicked,
+        };
+        match (Route::of(&call.path), Request::read(&call.body)) {
+            (Route::Admit(target), Ok(request)) => {
+                tracing::warn!(
+                    request = request.uid,
+                    policy = target.name,
+                    reason = why.reason(),
+                    "a call was not decided"
+                );
+                Reply::json(200, request.reply(&self.undecided_answer(&target, &request, why)))
+            }
+            (_, Ok(_)) => Reply::text(503, &why.to_string()),
+            (_, Err(error)) => Reply::text(400, &error.to_string()),
+        }
+    }
+}
+
+/// Past this nothing is written for the call: what the API server waits, less a margin for the way back.
+fn deadline(call: &Call) -> Instant {
+    let timeout = call.timeout.unwrap_or(DEFAULT_TIMEOUT);
+    let margin = (timeout / 10).max(LEAST_MARGIN).min(timeout / 2);
+    Instant::from_std(call.received + (timeout - margin))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_policy_comes_from_the_path() {
+        let versioned = Target {
+            name: "openshift".into(),
+            version: Some(("u-1".into(), 4)),
+        };
+        for (path, route) in [
+            ("/admit/openshift/u-1/4", Route::Admit(versioned)),
+            (
+                "/admit/openshift",
+                Route::Admit(Target {
+                    name: "openshift".into(),
+                    version: None,
+                }),
+            ),
+            ("/validate/deployerpolicies", Route::ValidatePolicy),
+            ("/admit/openshift/u-1/four", Route::Unknown),
+            ("/admit/", Route::Unknown),
+            ("/admit/a/b", Route::Unknown),
+            ("/", Route::Unknown),
+        ] {
+            assert_eq!(Route::of(path), route, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_deadline_keeps_a_tenth_for_the_way_back_and_is_never_past() {
+        for (timeout, kept) in [
+            (Some(5000), 500),
+            (Some(1000), 100),
+            (Some(100), 50),
+            (Some(30_000), 3000),
+            (None, 1000),
+        ] {
+            let received = std::time::Instant::now();
+            let call = Call {
+                path: String::new(),
+                timeout: timeout.map(Duration::from_millis),
+                body: actix_web::web::Bytes::new(),
+                received,
+            };
+            let full = timeout.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
+            assert_eq!(
+                deadline(&call).into_std(),
+                received + full - Duration::from_millis(kept),
+                "{timeout:?}"
+            );
+        }
+    }
+}

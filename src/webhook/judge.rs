@@ -1,0 +1,315 @@
+//! What a review asks of a policy, and what comes of it: CREATE goes to the desk of its key, UPDATE is judged at once.
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::ObjectReference;
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout_at};
+
+use super::desk::Desks;
+use super::policies::{Known, Policies};
+use super::reading::key_of;
+use super::review::{Request, ReviewError};
+use super::ticket::{Decided, Question};
+use crate::api::claim::PolicyReference;
+use crate::api::policy::{Mode, Scope};
+use crate::cluster::store::Store;
+use crate::domain::admission::{Candidate, Rules, Ruling};
+use crate::domain::key::Key;
+use crate::domain::policy::{OwnerReference, Policy};
+use crate::domain::refusal::{Refusal, Undecided};
+use crate::domain::sighting::Activity;
+use crate::domain::standpoint::without_owner;
+
+/// Judges reviews.
+pub struct Judge<S> {
+    store: Arc<S>,
+    desks: Arc<Desks<S>>,
+}
+
+/// The pod that a review is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its final name.
+    pub name: String,
+    /// Its final uid.
+    pub uid: String,
+}
+
+/// What came of a review.
+#[derive(Clone, Debug)]
+pub enum Judged {
+    /// The policy has nothing to say about it.
+    NotMatched,
+    /// A decision, reached or not.
+    Decided {
+        /// The pod.
+        pod: Pod,
+        /// What was decided.
+        ruling: Ruling,
+        /// What the pod works for, where that could be read.
+        key: Option<Key>,
+        /// Its owner, where the policy asks for one.
+        owner: Option<OwnerReference>,
+        /// The claim of the key, where there is one.
+        claim: Option<ObjectReference>,
+        /// CREATE or UPDATE.
+        operation: &'static str,
+    },
+}
+
+impl<S: Store> Judge<S> {
+    /// Judges with these desks.
+    #[must_use]
+    pub fn new(store: Arc<S>, desks: Arc<Desks<S>>) -> Self {
+        Self { store, desks }
+    }
+
+    /// Judges one review under one policy.
+    ///
+    /// # Errors
+    /// If the review lacks what the operation needs.
+    pub async fn judge(
+        &self,
+        policies: &Policies,
+        known: &Known,
+        request: &Request,
+        deadline: Instant,
+    ) -> Result<Judged, ReviewError> {
+        let is_pod = request.resource.group.is_empty() && request.resource.resource == "pods";
+        if !is_pod || request.sub_resource.as_ref().is_some_and(|sub| !sub.is_empty()) {
+            return Ok(Judged::NotMatched);
+        }
+        let operation = match request.operation.as_str() {
+            "CREATE" => "CREATE",
+            "UPDATE" => "UPDATE",
+            _ => return Ok(Judged::NotMatched),
+        };
+        let object = request.object()?;
+        let pod = pod_of(request, object)?;
+        let policy = match &known.policy {
+            Ok(policy) => Arc::clone(policy),
+            Err(why) => return Ok(undecided(pod, operation, why.clone())),
+        };
+        if operation == "UPDATE" {
+            return Ok(update(&policy, pod, request, object));
+        }
+        match policy.matches(object, None) {
+            Ok(true) => {}
+            Ok(false) => return Ok(Judged::NotMatched),
+            Err(error) => return Ok(undecided(pod, operation, error.to_string())),
+        }
+        Ok(self.create(policies, policy, pod, request, object, deadline).await)
+    }
+
+    async fn create(
+        &self,
+        policies: &Policies,
+        policy: Arc<Policy>,
+        pod: Pod,
+        request: &Request,
+        object: &Value,
+        deadline: Instant,
+    ) -> Judged {
+        let dry_run = request.dry_run.unwrap_or_default();
+        let question = match question(policy, &pod, &request.user_info.username, object, deadline, dry_run) {
+            Ok(question) => question,
+            Err((refusal, key)) => {
+                let ruling = Ruling::Refused(refusal);
+                return Judged::Decided {
+                    pod,
+                    ruling,
+                    key,
+                    owner: None,
+                    claim: None,
+                    operation: "CREATE",
+                };
+            }
+        };
+        let (key, owner) = (question.key.clone(), question.owner.clone());
+        let refused_elsewhere = self.refused_by_others(policies, &question, request, object).await;
+        let Decided { ruling, claim } = match refused_elsewhere {
+            Some(refusal) => Decided {
+                ruling: Ruling::Refused(refusal),
+                claim: None,
+            },
+            None => self.desks.decide(question).await,
+        };
+        Judged::Decided {
+            pod,
+            ruling,
+            key: Some(key),
+            owner,
+            claim,
+            operation: "CREATE",
+        }
+    }
+
+    /// The read-only verdict of every other enforced policy that matches the pod: where one of them refuses, a claim
+    /// under this one would be a leftover. What cannot be reached here is left to the other policy's own call.
+    async fn refused_by_others(
+        &self,
+        policies: &Policies,
+        question: &Question,
+        request: &Request,
+        object: &Value,
+    ) -> Option<Refusal> {
+        let others = policies.others(&question.policy.name).into_iter().filter_map(|known| {
+            let policy = known.policy.as_ref().ok()?;
+            let matches = known.mode == Mode::Enforce && policy.matches(object, None).unwrap_or(false);
+            matches.then(|| Arc::clone(policy))
+        });
+        let verdicts =
+            join_all(others.map(async |policy| self.refused_by(policy, question, request, object).await)).await;
+        verdicts.into_iter().flatten().next()
+    }
+
+    async fn refused_by(
+        &self,
+        policy: Arc<Policy>,
+        ours: &Question,
+        request: &Request,
+        object: &Value,
+    ) -> Option<Refusal> {
+        let namespace = &ours.key.namespace;
+        if policy.selects_namespaces() {
+            let labels = timeout_at(ours.deadline, self.store.namespace_labels(namespace))
+                .await
+                .ok()?
+                .ok()?;
+            if !policy.matches_namespace(&json!({ "metadata": { "labels": labels } })) {
+                return None;
+            }
+        }
+        let name = policy.name.clone();
+        let pod = Pod {
+            namespace: namespace.clone(),
+            name: ours.candidate.name.clone(),
+            uid: ours.candidate.uid.clone(),
+        };
+        let (refusal, key) = match question(policy, &pod, &request.user_info.username, object, ours.deadline, true) {
+            Err((refusal, key)) => (refusal, key),
+            Ok(question) => {
+                let key = question.key.clone();
+                match self.desks.decide(question).await.ruling {
+                    Ruling::Refused(refusal) => (refusal, Some(key)),
+                    _ => return None,
+                }
+            }
+        };
+        let message = refusal.explain(key.as_ref(), &pod.name);
+        Some(Refusal::OtherPolicy {
+            policy: name,
+            reason: refusal.reason(),
+            message,
+        })
+    }
+}
+
+/// What the desk of the pod's key is asked; or why nobody needs to be asked.
+fn question(
+    policy: Arc<Policy>,
+    pod: &Pod,
+    user: &str,
+    object: &Value,
+    deadline: Instant,
+    dry_run: bool,
+) -> Result<Question, (Refusal, Option<Key>)> {
+    let identity = policy.identity(object).map_err(|error| (error.into(), None))?;
+    let key = key_of(&policy, &pod.namespace, &identity);
+    let owner = policy
+        .owner_reference(object)
+        .map_err(|error| (error.into(), Some(key.clone())))?;
+    let rules = Rules {
+        policy: PolicyReference {
+            name: policy.name.clone(),
+            uid: policy.uid.clone(),
+            ..PolicyReference::default()
+        },
+        config: identity.config.clone(),
+        key_generation: identity
+            .generation
+            .clone()
+            .filter(|_| policy.scope == Scope::Generation),
+        reruns: policy.reruns,
+        older_generations: policy.older_generations,
+    };
+    let candidate = Candidate {
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        generation: identity.generation,
+        requested_by: Some(user.to_owned()),
+    };
+    let standpoint = (!policy.needs_owner()).then(|| without_owner(&policy, object));
+    let object = Arc::new(object.clone());
+    Ok(Question {
+        key,
+        candidate,
+        pod: object,
+        owner,
+        policy,
+        rules,
+        standpoint,
+        deadline,
+        dry_run,
+    })
+}
+
+/// What a policy matches or reads on a pod cannot change while the pod is active.
+fn update(policy: &Policy, pod: Pod, request: &Request, new: &Value) -> Judged {
+    let Some(old) = request.old_object.as_ref().filter(|old| old.is_object()) else {
+        return Judged::NotMatched;
+    };
+    let matches = match (policy.matches(new, Some(old)), policy.matches(old, Some(old))) {
+        (Ok(new), Ok(old)) => new || old,
+        (Ok(true), Err(_)) | (Err(_), Ok(true)) => true,
+        (Err(error), _) | (_, Err(error)) => return undecided(pod, "UPDATE", error.to_string()),
+    };
+    let phase = old.pointer("/status/phase").and_then(Value::as_str);
+    let keys = policy.changed_keys(old, new);
+    if !matches || keys.is_empty() || !Activity::of_phase(phase).is_active() {
+        return Judged::NotMatched;
+    }
+    let identity = policy.identity(old).or_else(|_| policy.identity(new)).ok();
+    let key = identity.map(|identity| key_of(policy, &pod.namespace, &identity));
+    let ruling = Ruling::Refused(Refusal::IdentityChanged { keys });
+    Judged::Decided {
+        pod,
+        ruling,
+        key,
+        owner: None,
+        claim: None,
+        operation: "UPDATE",
+    }
+}
+
+fn undecided(pod: Pod, operation: &'static str, why: String) -> Judged {
+    let ruling = Ruling::Undecided(Undecided::PolicyUnusable { why });
+    Judged::Decided {
+        pod,
+        ruling,
+        key: None,
+        owner: None,
+        claim: None,
+        operation,
+    }
+}
+
+fn pod_of(request: &Request, object: &Value) -> Result<Pod, ReviewError> {
+    let text = |field: &'static str| {
+        let value = object
+            .pointer(field)
+            .and_then(Value::as_str)
+            .filter(|value| !value.is_empty());
+        value.map(str::to_owned).ok_or(ReviewError::NoField(field))
+    };
+    let namespace = request.namespace.clone().filter(|namespace| !namespace.is_empty());
+    Ok(Pod {
+        namespace: namespace.ok_or(ReviewError::NoField("/request/namespace"))?,
+        name: text("/metadata/name")?,
+        uid: text("/metadata/uid")?,
+    })
+}

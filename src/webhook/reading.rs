@@ -1,0 +1,69 @@
+//! Live reads for one request, turned into what the decision takes.
+
+use std::sync::Arc;
+
+use super::ticket::Question;
+use crate::cluster::store::{OwnerKind, ReadError, Store};
+use crate::domain::admission::{Standpoint, Stranger};
+use crate::domain::key::{Key, Subject};
+use crate::domain::policy::{Identity, Policy};
+use crate::domain::sighting::Activity;
+use crate::domain::standpoint::{judge_owner, without_owner};
+use serde_json::Value;
+
+/// The key of a pod with this identity under a policy.
+pub(super) fn key_of(policy: &Policy, namespace: &str, identity: &Identity) -> Key {
+    let subject = match (policy.scope, &identity.generation) {
+        (crate::api::policy::Scope::Generation, Some(generation)) => Subject::Generation(generation.clone()),
+        _ => Subject::Config(identity.config.clone()),
+    };
+    Key {
+        policy: policy.name.clone(),
+        namespace: namespace.to_owned(),
+        subject,
+    }
+}
+
+/// The listed pods that look active for the question's key. A pod whose identity cannot be read blocks nobody.
+pub(super) async fn strangers<S: Store>(store: &S, question: &Question) -> Result<Vec<Stranger>, ReadError> {
+    let policy = &question.policy;
+    let pods = store.pods(&question.key.namespace, &policy.label_selector()).await?;
+    Ok(pods
+        .iter()
+        .filter_map(|pod| stranger(policy, &question.key, pod))
+        .collect())
+}
+
+fn stranger(policy: &Arc<Policy>, key: &Key, pod: &Value) -> Option<Stranger> {
+    let text = |pointer| pod.pointer(pointer).and_then(Value::as_str);
+    let active = Activity::of_phase(text("/status/phase")).is_active();
+    if !active || !policy.matches(pod, None).unwrap_or(false) {
+        return None;
+    }
+    let name = text("/metadata/name")?;
+    let identity = match policy.identity(pod) {
+        Ok(identity) => identity,
+        Err(error) => {
+            tracing::warn!(namespace = key.namespace, pod = name, policy = policy.name, error = %error, "a matched pod has no readable identity");
+            return None;
+        }
+    };
+    (key_of(policy, &key.namespace, &identity) == *key).then(|| Stranger {
+        name: name.to_owned(),
+        uid: text("/metadata/uid").unwrap_or_default().to_owned(),
+        generation: identity.generation,
+    })
+}
+
+/// What the owner says, read now.
+pub(super) async fn standpoint<S: Store>(store: &S, question: &Question) -> Result<Standpoint, ReadError> {
+    let Some(owner) = &question.owner else {
+        return Ok(without_owner(&question.policy, &question.pod));
+    };
+    let kind = OwnerKind {
+        api_version: owner.api_version.clone(),
+        kind: owner.kind.clone(),
+    };
+    let found = store.owner(&question.key.namespace, &kind, &owner.name).await?;
+    Ok(judge_owner(&question.policy, &question.pod, owner, found.as_ref()))
+}

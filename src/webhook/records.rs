@@ -1,0 +1,151 @@
+//! What is on record of a decision: one log line, the metrics, and for a refusal Events on the owner and the claim.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::ObjectReference;
+
+use crate::api::policy::Mode;
+use crate::cluster::events::{Events, Notice};
+use crate::domain::admission::Ruling;
+use crate::domain::answer::{Answer, reason, refusal, verdict};
+use crate::domain::key::Key;
+use crate::domain::policy::OwnerReference;
+use crate::domain::refusal::{Blocker, Refusal};
+use crate::telemetry::metrics::{DecisionLabels, Metrics};
+
+/// Keeps the records.
+#[derive(Clone)]
+pub struct Records {
+    metrics: Arc<Metrics>,
+    events: Events,
+}
+
+/// One decision, to be recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct Decision<'a> {
+    /// `request.uid` of the review.
+    pub request: &'a str,
+    /// When the call came in.
+    pub received: Instant,
+    /// The policy's name and generation.
+    pub policy: (&'a str, i64),
+    /// What is done with a refusal.
+    pub mode: Mode,
+    /// CREATE or UPDATE.
+    pub operation: &'static str,
+    /// Nothing is stored whatever is answered.
+    pub dry_run: bool,
+    /// Who asked.
+    pub user: &'a str,
+    /// Namespace, name and uid of the pod.
+    pub pod: (&'a str, &'a str, &'a str),
+    /// What it works for.
+    pub key: Option<&'a Key>,
+    /// Its owner.
+    pub owner: Option<&'a OwnerReference>,
+    /// The claim, where there is one.
+    pub claim: Option<&'a ObjectReference>,
+    /// What was decided.
+    pub ruling: &'a Ruling,
+    /// What was answered.
+    pub answer: &'a Answer,
+}
+
+impl Records {
+    /// Keeps records in these places.
+    #[must_use]
+    pub fn new(metrics: Arc<Metrics>, events: Events) -> Self {
+        Self { metrics, events }
+    }
+
+    /// Puts a decision on record. Waits for nothing.
+    pub fn keep(&self, decision: &Decision<'_>) {
+        let took = decision.received.elapsed();
+        self.metrics.decided(
+            &DecisionLabels {
+                policy: decision.policy.0.to_owned(),
+                operation: decision.operation,
+                verdict: verdict(decision.ruling),
+                reason: reason(decision.ruling),
+                dry_run: decision.dry_run,
+            },
+            took,
+        );
+        log(decision, took);
+        if let (Some(_), false) = (refusal(decision.ruling), decision.dry_run) {
+            self.events.take(notice(decision));
+        }
+    }
+}
+
+fn log(decision: &Decision<'_>, took: Duration) {
+    let (namespace, pod, pod_uid) = decision.pod;
+    let message = decision.answer.denial.as_ref().map(|denial| denial.message.as_str());
+    let message = message.or_else(|| decision.answer.warnings.first().map(String::as_str));
+    let key = decision.key.map(ToString::to_string);
+    let claim = decision.claim.and_then(|claim| claim.name.as_deref());
+    let holder = refusal(decision.ruling)
+        .and_then(Refusal::blocker)
+        .map(|blocker| blocker.name.as_str());
+    tracing::info!(
+        target: "deployer_guard::decision",
+        request = decision.request,
+        policy = decision.policy.0,
+        policy_generation = decision.policy.1,
+        mode = ?decision.mode,
+        operation = decision.operation,
+        dry_run = decision.dry_run,
+        user = decision.user,
+        namespace,
+        pod,
+        pod_uid,
+        key,
+        claim,
+        verdict = verdict(decision.ruling),
+        reason = reason(decision.ruling),
+        allowed = decision.answer.denial.is_none(),
+        holder,
+        message,
+        took_ms = took.as_secs_f64() * 1000.0,
+        "decided"
+    );
+}
+
+fn notice(decision: &Decision<'_>) -> Notice {
+    let namespace = decision.pod.0;
+    let owner = decision.owner.map(|owner| ObjectReference {
+        api_version: Some(owner.api_version.clone()),
+        kind: Some(owner.kind.clone()),
+        name: Some(owner.name.clone()),
+        namespace: Some(namespace.to_owned()),
+        uid: Some(owner.uid.clone()),
+        ..ObjectReference::default()
+    });
+    let holder = refusal(decision.ruling)
+        .and_then(Refusal::blocker)
+        .map(|Blocker { name, uid, .. }| ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Pod".into()),
+            name: Some(name.clone()),
+            namespace: Some(namespace.to_owned()),
+            uid: Some(uid.clone()),
+            ..ObjectReference::default()
+        });
+    let text = refusal(decision.ruling)
+        .map(|refusal| refusal.explain(decision.key, decision.pod.1))
+        .unwrap_or_default();
+    Notice {
+        regarding: owner.into_iter().chain(decision.claim.cloned()).collect(),
+        related: holder,
+        reason: if decision.mode == Mode::Enforce {
+            "DeployerRejected"
+        } else {
+            "DeployerWouldBeRejected"
+        },
+        note: format!(
+            "DeployerPolicy {:?} refuses pod {:?}: {text}",
+            decision.policy.0, decision.pod.1
+        ),
+    }
+}
