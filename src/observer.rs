@@ -24,6 +24,9 @@ const FIRST_LOOK_AT_OTHERS: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Longest time that one read or write may take before it is given up and tried again.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Times that a claim is read again after a write whose answer was lost: for about a minute. Beyond it, whoever meets the
+/// claim next follows it.
+const MAX_REREADS: usize = 32;
 /// Entries that one process follows at once; what is beyond that is met again at the next try.
 const MAX_FOLLOWED: usize = 10_000;
 
@@ -74,6 +77,23 @@ impl<S: Store> Observer<S> {
                 tokio::spawn(pursuit.run(known, origin));
             }
         }
+    }
+
+    /// Follows what a claim holds after a write of it whose answer was lost: it may have been written.
+    pub fn suspect(self: &Arc<Self>, namespace: String, claim_name: String) {
+        let observer = Arc::clone(self);
+        tokio::spawn(async move {
+            let mut pause = FIRST_LOOK_AT_OTHERS;
+            for _ in 0..MAX_REREADS {
+                sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+                match within(observer.store.claim(&namespace, &claim_name)).await {
+                    Some(Ok(Some(claim))) => return observer.saw(&claim, Origin::Theirs),
+                    Some(Ok(None)) => return,
+                    Some(Err(_)) | None => {}
+                }
+            }
+        });
     }
 
     fn now(&self) -> Duration {

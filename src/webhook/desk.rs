@@ -110,7 +110,7 @@ impl<S: Store> OpenDesk<S> {
             let Some((tickets, came)) = self.take(waiting) else {
                 return;
             };
-            let round = Round::new(&*self.desks.store, &self.desks.observer, &self.key);
+            let round = Round::new(&self.desks.store, &self.desks.observer, &self.key);
             let left = round.run(tickets).await;
             waiting = left.tickets;
             if left.pause && !waiting.is_empty() {

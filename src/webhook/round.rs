@@ -6,14 +6,13 @@ use std::sync::Arc;
 
 use futures::future::{join_all, join3};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
 use tokio::time::timeout_at;
 
 use super::desk::passed;
 use super::ticket::{Decided, Ticket};
 use crate::api::claim::{DeployerClaim, DeployerClaimSpec};
-use crate::cluster::store::{ReadError, Store, WriteError};
+use crate::cluster::store::{Failure, ReadError, Store, WriteError};
 use crate::domain::admission::{Evidence, Ruling, Standpoint, Step, Stranger, Wanted, decide};
 use crate::domain::key::Key;
 use crate::domain::refusal::Undecided;
@@ -23,7 +22,7 @@ use crate::webhook::reading;
 
 /// One round over one key.
 pub(super) struct Round<'a, S> {
-    store: &'a S,
+    store: &'a Arc<S>,
     observer: &'a Arc<Observer<S>>,
     key: &'a Key,
     claim: Option<DeployerClaim>,
@@ -51,7 +50,7 @@ enum Fate {
 }
 
 impl<'a, S: Store> Round<'a, S> {
-    pub(super) fn new(store: &'a S, observer: &'a Arc<Observer<S>>, key: &'a Key) -> Self {
+    pub(super) fn new(store: &'a Arc<S>, observer: &'a Arc<Observer<S>>, key: &'a Key) -> Self {
         Self {
             store,
             observer,
@@ -147,7 +146,7 @@ impl<'a, S: Store> Round<'a, S> {
     /// Reads what a decision wants, side by side.
     async fn read(&mut self, ticket: &mut Ticket, wanted: Wanted) -> Result<(), ReadError> {
         let question = &ticket.question;
-        let (store, namespace) = (self.store, &*self.key.namespace);
+        let (store, namespace) = (&**self.store, &*self.key.namespace);
         let pods = join_all(wanted.pods.into_iter().map(async |name| {
             let found = store.pod(namespace, &name).await?;
             Ok((name, found))
@@ -185,29 +184,53 @@ impl<'a, S: Store> Round<'a, S> {
         if passed(deadline) {
             return Fate::Answered(Box::new(Ruling::Undecided(Undecided::Deadline)));
         }
-        let written = timeout_at(deadline, async {
-            match &self.claim {
-                Some(claim) => self.store.update_claim(claim, next).await,
-                None => {
-                    self.store
-                        .create_claim(&self.key.namespace, &self.key.claim_name(), next)
-                        .await
-                }
-            }
-        });
+        // A task of its own: a write that was begun is finished whoever stops waiting, and what it wrote is followed.
+        let writing = CompareAndSwap {
+            store: Arc::clone(self.store),
+            observer: Arc::clone(self.observer),
+            key: self.key.clone(),
+            read: self.claim.clone(),
+        };
+        let written = timeout_at(deadline, tokio::spawn(writing.run(next)));
+        let undecided = |why: Undecided| Fate::Answered(Box::new(why.into()));
+        let failed = |why: Failure| Undecided::WriteFailed { why: why.to_string() };
         match written.await {
-            Ok(Ok(claim)) => {
-                self.learn(Some(claim), Origin::Ours);
+            Ok(Ok(Ok(claim))) => {
+                self.claim = Some(claim);
                 Fate::Answered(Box::new(Ruling::Admitted))
             }
-            Ok(Err(WriteError::Conflict)) => Fate::Conflict,
-            Ok(Err(WriteError::Refused(why))) => Fate::Answered(Box::new(Ruling::Undecided(Undecided::WriteFailed {
-                why: why.to_string(),
-            }))),
+            Ok(Ok(Err(WriteError::Conflict))) => Fate::Conflict,
+            Ok(Ok(Err(WriteError::Refused(why)))) => undecided(failed(why)),
             // The next round reads whether it was written: the claim names this uid then.
-            Ok(Err(WriteError::Unknown(why))) => Fate::Trouble(Undecided::WriteFailed { why: why.to_string() }),
-            Err(_) => Fate::Answered(Box::new(Ruling::Undecided(Undecided::Deadline))),
+            Ok(Ok(Err(WriteError::Unknown(why)))) => Fate::Trouble(failed(why)),
+            Ok(Err(_panicked)) => undecided(Undecided::Panicked),
+            Err(_elapsed) => undecided(Undecided::Deadline),
         }
+    }
+}
+
+/// The one write of an admission, which is finished once it was begun.
+struct CompareAndSwap<S> {
+    store: Arc<S>,
+    observer: Arc<Observer<S>>,
+    key: Key,
+    /// The version that the decision was made on.
+    read: Option<DeployerClaim>,
+}
+
+impl<S: Store> CompareAndSwap<S> {
+    async fn run(self, next: DeployerClaimSpec) -> Result<DeployerClaim, WriteError> {
+        let (namespace, name) = (&self.key.namespace, self.key.claim_name());
+        let written = match &self.read {
+            Some(claim) => self.store.update_claim(claim, next).await,
+            None => self.store.create_claim(namespace, &name, next).await,
+        };
+        match &written {
+            Ok(claim) => self.observer.saw(claim, Origin::Ours),
+            Err(WriteError::Unknown(_)) => self.observer.suspect(namespace.clone(), name),
+            Err(WriteError::Conflict | WriteError::Refused(_)) => {}
+        }
+        written
     }
 }
 

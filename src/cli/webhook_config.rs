@@ -1,0 +1,137 @@
+//! `deployer-guard webhook-config`
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::api::DeployerPolicy;
+use crate::cluster::webhook_configuration::{Backend, generate};
+use crate::domain::policy::Policy;
+
+/// Options of `webhook-config`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "A policy that is read back from the cluster (kubectl get deployerpolicies -o yaml) carries its uid \
+    and generation, and its entry names them; one from a file does not, and is then read live at each call."
+)]
+pub(super) struct WebhookConfigArgs {
+    /// Files of DeployerPolicy objects, YAML or JSON, several in one file or a List; `-` is standard input
+    #[arg(required = true, value_name = "FILE")]
+    policies: Vec<PathBuf>,
+    /// The CA bundle (PEM) by which the API server checks the webhook's certificate; without it, its system's roots
+    #[arg(long, env = "DEPLOYER_GUARD_CA_BUNDLE", value_name = "FILE")]
+    ca_bundle: Option<PathBuf>,
+    /// The URL of the webhook, without a path, in place of a Service
+    #[arg(long, env = "DEPLOYER_GUARD_URL", value_name = "URL")]
+    url: Option<String>,
+    /// The namespace of deployer-guard, which is never matched
+    #[arg(
+        long,
+        env = "DEPLOYER_GUARD_NAMESPACE",
+        value_name = "NAMESPACE",
+        default_value = "deployer-guard"
+    )]
+    namespace: String,
+    /// The name of the Service
+    #[arg(
+        long,
+        env = "DEPLOYER_GUARD_SERVICE",
+        value_name = "NAME",
+        default_value = "deployer-guard"
+    )]
+    service: String,
+    /// The port of the Service
+    #[arg(
+        long,
+        env = "DEPLOYER_GUARD_SERVICE_PORT",
+        value_name = "PORT",
+        default_value = "443"
+    )]
+    service_port: i32,
+    /// The name of the configuration
+    #[arg(
+        long,
+        env = "DEPLOYER_GUARD_CONFIGURATION",
+        value_name = "NAME",
+        default_value = "deployer-guard"
+    )]
+    name: String,
+}
+
+pub(super) fn run(args: &WebhookConfigArgs) -> anyhow::Result<()> {
+    let mut policies = Vec::new();
+    for file in &args.policies {
+        policies.extend(read(file)?);
+    }
+    ensure!(!policies.is_empty(), "no DeployerPolicy is in the given files");
+    let errors: Vec<String> = policies.iter().filter_map(complaint).collect();
+    if !errors.is_empty() {
+        bail!("{}", errors.join("\n"));
+    }
+    if let Some(url) = &args.url {
+        ensure!(
+            url.starts_with("https://"),
+            "--url {url}: the API server calls webhooks over https:// alone"
+        );
+    }
+    let ca_bundle = args.ca_bundle.as_ref().map(|file| {
+        let pem = std::fs::read(file).with_context(|| format!("--ca-bundle {} cannot be read", file.display()))?;
+        let is_pem = pem.windows(27).any(|window| window == b"-----BEGIN CERTIFICATE-----");
+        ensure!(is_pem, "--ca-bundle {} holds no PEM certificate", file.display());
+        Ok(pem)
+    });
+    let backend = match &args.url {
+        Some(url) => Backend::Url(url.clone()),
+        None => Backend::Service {
+            namespace: args.namespace.clone(),
+            name: args.service.clone(),
+            port: args.service_port,
+        },
+    };
+    let configuration = generate(
+        &policies,
+        &backend,
+        ca_bundle.transpose()?.as_deref(),
+        &args.namespace,
+        &args.name,
+    );
+    let yaml = serde_saphyr::to_string(&configuration).context("the configuration cannot be written as YAML")?;
+    std::io::stdout()
+        .write_all(yaml.as_bytes())
+        .context("standard output cannot be written")
+}
+
+fn complaint(policy: &DeployerPolicy) -> Option<String> {
+    let name = policy.metadata.name.as_deref().unwrap_or("without a name");
+    let errors = Policy::compile(policy).err()?;
+    let errors: Vec<String> = errors.iter().map(|error| format!("  {error}")).collect();
+    Some(format!("DeployerPolicy {name} cannot be used:\n{}", errors.join("\n")))
+}
+
+/// The policies in a file: documents, and items of lists.
+fn read(file: &Path) -> anyhow::Result<Vec<DeployerPolicy>> {
+    let mut text = String::new();
+    if file == Path::new("-") {
+        std::io::stdin()
+            .read_to_string(&mut text)
+            .context("standard input cannot be read")?;
+    } else {
+        text = std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))?;
+    }
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple(&text).with_context(|| format!("{} is no YAML", file.display()))?;
+    let objects = documents.into_iter().flat_map(|document| match document.get("items") {
+        Some(Value::Array(items)) => items.clone(),
+        _ => vec![document],
+    });
+    let policies = objects.filter(|object| object.get("kind").and_then(Value::as_str) == Some("DeployerPolicy"));
+    policies
+        .map(|object| {
+            DeployerPolicy::deserialize(object)
+                .with_context(|| format!("a DeployerPolicy in {} cannot be read", file.display()))
+        })
+        .collect()
+}
