@@ -4,6 +4,7 @@
 set -euo pipefail
 [ $# -gt 0 ] || { echo "usage: down.sh DIR..." >&2; exit 2; }
 for dir; do
+  dir=$(readlink -m -- "$dir")
   [ -d "$dir" ] || { echo "$dir is not there: nothing to end" >&2; continue; }
   [ -s "$dir/supervisor.pid" ] || { echo "$dir is no directory of a control plane: left alone" >&2; exit 1; }
   pid=$(cat "$dir/supervisor.pid")
