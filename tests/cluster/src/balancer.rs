@@ -1,0 +1,235 @@
+//! What a Service does before webhook replicas: each new connection goes to the next backend.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+/// How long a backend may take to accept a connection before the next one is tried.
+const CONNECT_LIMIT: Duration = Duration::from_secs(1);
+
+/// A TCP proxy on a loopback port that gives each new connection to the next of its backends, and to the one after it
+/// if that one refuses. A backend that is paused still accepts: the kernel does it for it.
+///
+/// Connections stay with their backend until one side closes, as they do behind a Service. Dropping the balancer closes
+/// its port and its connections.
+#[derive(Debug)]
+pub struct Balancer {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+/// One connection that a backend accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Connection {
+    /// Who connected.
+    pub client: SocketAddr,
+    /// Which backend it went to.
+    pub backend: SocketAddr,
+    /// Whether it is open still.
+    pub open: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<Balance>,
+    /// Whether bytes and new connections are held.
+    held: watch::Sender<bool>,
+    /// The backend whose connections are to be closed, and a number that makes each order another one.
+    cut: watch::Sender<(Option<SocketAddr>, u64)>,
+}
+
+#[derive(Debug, Default)]
+struct Balance {
+    backends: Vec<SocketAddr>,
+    next: usize,
+    delay: Duration,
+    connections: Vec<Connection>,
+    refused: usize,
+}
+
+impl Balancer {
+    /// Starts one on a free loopback port.
+    ///
+    /// # Errors
+    /// If no port can be had.
+    pub async fn start(backends: impl IntoIterator<Item = SocketAddr>) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .context("a port for the balancer")?;
+        let address = listener.local_addr()?;
+        let state = Balance {
+            backends: backends.into_iter().collect(),
+            ..Balance::default()
+        };
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            held: watch::Sender::new(false),
+            cut: watch::Sender::new((None, 0)),
+        });
+        let task = tokio::spawn(accept(listener, Arc::clone(&shared)));
+        Ok(Self { address, shared, task })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Adds a backend.
+    pub fn add(&self, backend: SocketAddr) {
+        self.shared.state().backends.push(backend);
+    }
+
+    /// Gives a backend no new connection. Those it has stay open; see [`Balancer::cut`].
+    pub fn remove(&self, backend: SocketAddr) {
+        self.shared.state().backends.retain(|other| *other != backend);
+    }
+
+    /// Closes the open connections of a backend.
+    pub fn cut(&self, backend: SocketAddr) {
+        self.shared.cut.send_modify(|cut| *cut = (Some(backend), cut.1 + 1));
+    }
+
+    /// Stops everything that passes, in both directions, until [`Balancer::release`]: no byte is lost. New connections
+    /// are accepted and wait.
+    pub fn hold(&self) {
+        self.shared.held.send_replace(true);
+    }
+
+    /// Ends what [`Balancer::hold`] began.
+    pub fn release(&self) {
+        self.shared.held.send_replace(false);
+    }
+
+    /// Lets each new connection wait this long before it is given to a backend.
+    pub fn set_delay(&self, delay: Duration) {
+        self.shared.state().delay = delay;
+    }
+
+    /// All connections that a backend accepted, in order.
+    #[must_use]
+    pub fn connections(&self) -> Vec<Connection> {
+        self.shared.state().connections.clone()
+    }
+
+    /// How many connections each backend was given.
+    #[must_use]
+    pub fn counts(&self) -> BTreeMap<SocketAddr, usize> {
+        let mut counts = BTreeMap::new();
+        for connection in &self.shared.state().connections {
+            *counts.entry(connection.backend).or_default() += 1;
+        }
+        counts
+    }
+
+    /// How many connections no backend accepted; they were closed.
+    #[must_use]
+    pub fn refused(&self) -> usize {
+        self.shared.state().refused
+    }
+}
+
+impl Drop for Balancer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, Balance> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The backends in the order in which to try them for the next connection.
+    fn turn(&self) -> Vec<SocketAddr> {
+        let mut state = self.state();
+        let mut order = state.backends.clone();
+        if !order.is_empty() {
+            let first = state.next % order.len();
+            order.rotate_left(first);
+            state.next = first + 1;
+        }
+        order
+    }
+
+    async fn wait_released(&self) {
+        // The sender is in `self`, so this cannot fail.
+        let mut held = self.held.subscribe();
+        let _released = held.wait_for(|held| !held).await;
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    // Dropped with this task, and with it all connections.
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, client)) => drop(connections.spawn(serve(stream, client, Arc::clone(&shared)))),
+                Err(_out_of_files) => sleep(Duration::from_millis(20)).await,
+            },
+            Some(_ended) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn serve(stream: TcpStream, client: SocketAddr, shared: Arc<Shared>) {
+    let delay = shared.state().delay;
+    sleep(delay).await;
+    shared.wait_released().await;
+    let mut cut = shared.cut.subscribe();
+    cut.mark_unchanged();
+    for backend in shared.turn() {
+        let Ok(Ok(onward)) = timeout(CONNECT_LIMIT, TcpStream::connect(backend)).await else {
+            continue;
+        };
+        let number = {
+            let mut state = shared.state();
+            state.connections.push(Connection {
+                client,
+                backend,
+                open: true,
+            });
+            state.connections.len() - 1
+        };
+        let _delays = (stream.set_nodelay(true), onward.set_nodelay(true));
+        let (from_client, to_client) = stream.into_split();
+        let (from_backend, to_backend) = onward.into_split();
+        let both = async {
+            tokio::join!(
+                copy(from_client, to_backend, &shared),
+                copy(from_backend, to_client, &shared)
+            );
+        };
+        tokio::select! {
+            () = both => {}
+            _ = cut.wait_for(|cut| cut.0 == Some(backend)) => {}
+        }
+        shared.state().connections[number].open = false;
+        return;
+    }
+    shared.state().refused += 1;
+}
+
+/// Passes on what comes until one side is done; a reset of one half ends that half alone, and soon the other.
+async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shared) {
+    let mut buffer = vec![0; 16 * 1024];
+    while let Ok(count @ 1..) = from.read(&mut buffer).await {
+        shared.wait_released().await;
+        if to.write_all(&buffer[..count]).await.is_err() {
+            break;
+        }
+    }
+    let _closed = to.shutdown().await;
+}
