@@ -73,3 +73,17 @@ async fn a_webhooks_log_is_read_as_json_and_its_end_is_told() -> anyhow::Result<
     assert!(text.contains("ended with code 7") && text.contains("alas"), "{text}");
     Ok(())
 }
+
+#[tokio::test]
+async fn a_port_that_stays_taken_is_told_after_other_tries() -> anyhow::Result<()> {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let port = taken.local_addr()?.port();
+    let clash = format!("127.0.0.1:{port}: bind: address already in use");
+    let server = ControlPlane::builder().api_server_flag(format!("--secure-port={port}"));
+    let etcd = ControlPlane::builder().etcd_flag(format!("--listen-client-urls=http://127.0.0.1:{port}"));
+    for builder in [server, etcd] {
+        let text = format!("{:#}", builder.start().await.expect_err("the port is taken"));
+        assert!(text.contains(&clash), "{text}");
+    }
+    Ok(())
+}
