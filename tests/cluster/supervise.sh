@@ -53,7 +53,11 @@ finish() {
 mkdir -m 700 -- "$dir" || exit 1
 trap finish TERM
 trap '' INT HUP
+# The starter may be gone before it is answered. A handler, unlike '', is not handed on to the programs.
+trap : PIPE
 echo $$ >"$dir/supervisor.pid"
+# The shell would report each program that gets KILL, among the lines of the tests.
+exec 2>/dev/null
 echo ok
 
 while read -r verb name argument; do
@@ -72,7 +76,9 @@ while read -r verb name argument; do
       elif alive "$name"; then echo "running ${pids[$name]}"
       else reap "$name"; echo "ended ${codes[$name]}"
       fi ;;
-    keep) keep=1; echo ok ;;
+    keep)
+      # Nothing of the starter stays open: a pipe it writes to would seem to go on.
+      keep=1; echo ok; exec </dev/null >/dev/null 2>&1 ;;
     *) echo "unknown command $verb" ;;
   esac
 done

@@ -1,6 +1,6 @@
 //! What a Service does before webhook replicas: each new connection goes to the next backend.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -44,8 +44,8 @@ struct Shared {
     state: Mutex<Balance>,
     /// Whether bytes and new connections are held.
     held: watch::Sender<bool>,
-    /// The backend whose connections are to be closed, and a number that makes each order another one.
-    cut: watch::Sender<(Option<SocketAddr>, u64)>,
+    /// How often the connections of a backend were cut.
+    cuts: watch::Sender<HashMap<SocketAddr, u64>>,
 }
 
 #[derive(Debug, Default)]
@@ -74,7 +74,7 @@ impl Balancer {
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             held: watch::Sender::new(false),
-            cut: watch::Sender::new((None, 0)),
+            cuts: watch::Sender::new(HashMap::new()),
         });
         let task = tokio::spawn(accept(listener, Arc::clone(&shared)));
         Ok(Self { address, shared, task })
@@ -98,7 +98,9 @@ impl Balancer {
 
     /// Closes the open connections of a backend.
     pub fn cut(&self, backend: SocketAddr) {
-        self.shared.cut.send_modify(|cut| *cut = (Some(backend), cut.1 + 1));
+        self.shared
+            .cuts
+            .send_modify(|cuts| *cuts.entry(backend).or_default() += 1);
     }
 
     /// Stops everything that passes, in both directions, until [`Balancer::release`]: no byte is lost. New connections
@@ -188,12 +190,12 @@ async fn serve(stream: TcpStream, client: SocketAddr, shared: Arc<Shared>) {
     let delay = shared.state().delay;
     sleep(delay).await;
     shared.wait_released().await;
-    let mut cut = shared.cut.subscribe();
-    cut.mark_unchanged();
+    let mut cuts = shared.cuts.subscribe();
     for backend in shared.turn() {
         let Ok(Ok(onward)) = timeout(CONNECT_LIMIT, TcpStream::connect(backend)).await else {
             continue;
         };
+        let cuts_before = cuts.borrow().get(&backend).copied();
         let number = {
             let mut state = shared.state();
             state.connections.push(Connection {
@@ -214,7 +216,7 @@ async fn serve(stream: TcpStream, client: SocketAddr, shared: Arc<Shared>) {
         };
         tokio::select! {
             () = both => {}
-            _ = cut.wait_for(|cut| cut.0 == Some(backend)) => {}
+            _ = cuts.wait_for(|cuts| cuts.get(&backend).copied() != cuts_before) => {}
         }
         shared.state().connections[number].open = false;
         return;

@@ -250,38 +250,28 @@ impl ControlPlane {
     /// If it is not ready in time: with the end of its log.
     pub async fn wait_ready(&self, i: usize) -> anyhow::Result<()> {
         let server = &self.api_servers[i];
-        until(
-            &format!("{} to be ready", server.process.name()),
-            READY_LIMIT,
-            async || {
-                self.etcd.check_running()?;
-                server.process.check_running()?;
-                let ready = http::Request::get("/readyz").body(Vec::new())?;
-                server.client.request_text(ready).await?;
-                Api::<Namespace>::all(server.client.clone()).get("default").await?;
-                Ok(())
-            },
-        )
-        .await
-        .map_err(|error| self.blame_one(error, &server.process))
+        let what = format!("{} to be ready", server.process.name());
+        let ready = until(&what, READY_LIMIT, async || {
+            let ready = http::Request::get("/readyz").body(Vec::new())?;
+            server.client.request_text(ready).await?;
+            Api::<Namespace>::all(server.client.clone()).get("default").await?;
+            Ok(())
+        });
+        // etcd outside: if it has ended, that is why the API server is not ready.
+        self.etcd.while_running(server.process.while_running(ready)).await
     }
 
     /// Waits until kube-controller-manager does its work: it has made the default service account.
     pub(crate) async fn wait_controller_manager(&self) -> anyhow::Result<()> {
         let process = self.process(Program::ControllerManager);
-        until(
-            "kube-controller-manager to make the ServiceAccount default/default",
-            READY_LIMIT,
-            async || {
-                process.check_running()?;
-                Api::<ServiceAccount>::namespaced(self.client(0), "default")
-                    .get("default")
-                    .await?;
-                Ok(())
-            },
-        )
-        .await
-        .map_err(|error| process.blame(error))
+        let what = "kube-controller-manager to make the ServiceAccount default/default";
+        let ready = until(what, READY_LIMIT, async || {
+            Api::<ServiceAccount>::namespaced(self.client(0), "default")
+                .get("default")
+                .await?;
+            Ok(())
+        });
+        process.while_running(ready).await
     }
 
     /// Leaves it running when this process ends; says how to end it.
@@ -296,15 +286,6 @@ impl ControlPlane {
     /// Ends the programs at once and removes their directory, as dropping does.
     pub fn stop(self) {
         drop(self);
-    }
-
-    /// etcd's log if it was etcd that ended, else that of `process`.
-    fn blame_one(&self, error: anyhow::Error, process: &Process) -> anyhow::Error {
-        if self.etcd.check_running().is_err() {
-            self.etcd.blame(error)
-        } else {
-            process.blame(error)
-        }
     }
 }
 

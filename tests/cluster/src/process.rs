@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use tokio::time::sleep;
 
 use crate::supervisor::Supervisor;
 use crate::wait::until;
@@ -146,12 +147,22 @@ impl Process {
         lines.into_iter().rev().collect::<Vec<_>>().join("\n")
     }
 
-    /// Fails if it has ended: for loops that wait for it to be ready.
-    pub(crate) fn check_running(&self) -> anyhow::Result<()> {
-        match self.state()? {
-            State::Running { .. } => Ok(()),
-            State::Ended { code } => Err(anyhow!("{} has ended with code {code}", self.name)),
-        }
+    /// `wait`, or an error as soon as this program has ended. Errors come with the end of its log.
+    pub(crate) async fn while_running<T>(&self, wait: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+        let ended = async {
+            loop {
+                match self.state() {
+                    Ok(State::Running { .. }) => sleep(Duration::from_millis(50)).await,
+                    Ok(State::Ended { code }) => break anyhow!("{} ended with code {code}", self.name),
+                    Err(error) => break error,
+                }
+            }
+        };
+        let result = tokio::select! {
+            result = wait => result,
+            error = ended => Err(error),
+        };
+        result.map_err(|error| self.blame(error))
     }
 
     /// `error` with the end of the program's log.

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use serde_json::Value;
 
 use crate::http_get::http_get;
 use crate::plane::{ControlPlane, LeftRunning, left_running};
-use crate::process::{Process, State};
+use crate::process::Process;
 use crate::supervisor::Supervisor;
 use crate::wait::until;
 
@@ -61,24 +61,12 @@ impl WebhookProcess {
     /// After 30 s, or as soon as the webhook has ended: with the end of its log.
     pub async fn wait_ready(&self, url: &str) -> anyhow::Result<()> {
         let limit = Duration::from_secs(30);
-        let end = async {
-            loop {
-                if let Ok(State::Ended { code }) = self.process.state() {
-                    break code;
-                }
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        };
         let what = format!("{} to answer at {url}", self.process.name());
         let ready = until(&what, limit, async || match http_get(url).await? {
             (..400, _) => Ok(()),
             (code, body) => bail!("answered {code}: {body}"),
         });
-        let result = tokio::select! {
-            result = ready => result,
-            code = end => Err(anyhow::anyhow!("{} ended with code {code} before it was ready", self.process.name())),
-        };
-        result.map_err(|error| self.process.blame(error))
+        self.process.while_running(ready).await
     }
 
     /// What it wrote to standard output so far, line by line: JSON where a line is JSON, else the line as a string.
@@ -115,11 +103,9 @@ impl WebhookProcess {
                 .find(|line| wanted(line))
                 .with_context(|| format!("{count} lines, none of them it"))
         };
-        until(&format!("{} to log {what}", self.process.name()), limit, || {
-            std::future::ready(find())
-        })
-        .await
-        .map_err(|error| self.process.blame(error))
+        let what = format!("{} to log {what}", self.process.name());
+        let found = until(&what, limit, || std::future::ready(find())).await;
+        found.map_err(|error| self.process.blame(error))
     }
 
     /// Leaves it running when this process ends. Under a control plane, that one has to be left running too, and ends
@@ -183,8 +169,14 @@ impl WebhookBuilder {
     /// Starts it; does not wait until it is ready ([`WebhookProcess::wait_ready`]).
     ///
     /// # Errors
-    /// If the supervisor cannot be started. A program that is not there ends with code 127, as a shell says it.
+    /// If the name is none, or the supervisor cannot be started. A program that is not there ends with code 127, as a shell says it.
     pub fn start(self) -> anyhow::Result<WebhookProcess> {
+        let plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
+        ensure!(
+            self.name.chars().all(plain),
+            "a webhook's name has letters, digits and - only, not {:?}",
+            self.name
+        );
         let shared = self.supervisor.is_some();
         let supervisor = match self.supervisor {
             Some(supervisor) => supervisor,
