@@ -1,0 +1,292 @@
+//! Everything that an admission needs: a control plane, replicas of the webhook behind a balancer, and the configuration
+//! that makes the API servers call them.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use kube::core::GroupVersionKind;
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+use crate::balancer::Balancer;
+use crate::builder::ControlPlaneBuilder;
+use crate::objects::{apply_file, apply_yaml, create_pod_with};
+use crate::pki::Pki;
+use crate::plane::ControlPlane;
+use crate::ports::{free_ports, random};
+use crate::programs::HOME;
+use crate::wait::until;
+use crate::webhook::WebhookProcess;
+
+/// Where deployer-guard lives, and the name of its `ServiceAccount`.
+pub const NAMESPACE: &str = "deployer-guard";
+/// How long the API servers may take to call a new configuration.
+const LIMIT: Duration = Duration::from_secs(30);
+/// The label of pods that ask whether a configuration is called yet. Nothing else carries it.
+const PROBE: &str = "stage.deployer-guard.io/probe";
+
+/// Says what a [`Stage`] is to be like.
+#[derive(Clone, Debug)]
+pub struct StageBuilder {
+    program: PathBuf,
+    plane: ControlPlaneBuilder,
+    replicas: usize,
+    arguments: Vec<String>,
+}
+
+/// A control plane with deployer-guard in front of it.
+#[derive(Debug)]
+pub struct Stage {
+    /// The control plane. The custom resources and the `ServiceAccount` with its rights are there.
+    pub plane: ControlPlane,
+    /// The replicas of the webhook; replica `i` talks to API server `i`, counted round.
+    pub replicas: Vec<Replica>,
+    /// What the API servers call.
+    pub balancer: Balancer,
+    /// The authority of the replicas' certificates.
+    pub pki: Pki,
+    program: PathBuf,
+}
+
+/// One replica of the webhook, with the rights of its `ServiceAccount` alone.
+#[derive(Debug)]
+pub struct Replica {
+    /// The process.
+    pub webhook: WebhookProcess,
+    /// Where it serves admission calls.
+    pub address: SocketAddr,
+    /// Where it serves `/readyz` and `/metrics`.
+    pub health: SocketAddr,
+}
+
+impl StageBuilder {
+    /// The control plane to stand on; one API server and etcd by default.
+    #[must_use]
+    pub fn plane(mut self, plane: ControlPlaneBuilder) -> Self {
+        self.plane = plane;
+        self
+    }
+
+    /// How many replicas of the webhook; two by default.
+    #[must_use]
+    pub fn replicas(mut self, count: usize) -> Self {
+        self.replicas = count;
+        self
+    }
+
+    /// One more argument for `deployer-guard webhook`.
+    #[must_use]
+    pub fn argument(mut self, argument: impl Into<String>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    /// Starts everything; no policy is in force yet ([`Stage::enforce`]).
+    ///
+    /// # Errors
+    /// If something does not start, with the end of its log.
+    pub async fn start(self) -> anyhow::Result<Stage> {
+        let plane = self.plane.start().await?;
+        let client = plane.client(0);
+        let crds = output(&self.program, &["crds"], "").await?;
+        apply_yaml(&client, &crds, "stage").await?;
+        apply_file(&client, &Path::new(HOME).join("../../deploy/rbac.yaml"), "stage").await?;
+        let pki = Pki::new("stage")?;
+        let (certificate, key) = pki
+            .serving(&["127.0.0.1", "localhost"])?
+            .write(plane.directory(), "webhook")?;
+        let ports = free_ports(2 * self.replicas)?;
+        let mut replicas = Vec::new();
+        for (i, ports) in ports.chunks_exact(2).enumerate() {
+            let kubeconfig = plane
+                .service_account_kubeconfig(i % plane.api_servers(), NAMESPACE, NAMESPACE)
+                .await?;
+            let address = SocketAddr::from(([127, 0, 0, 1], ports[0]));
+            let health = SocketAddr::from(([127, 0, 0, 1], ports[1]));
+            let name = format!("webhook-{i}");
+            let webhook = WebhookProcess::builder(&name, &self.program)
+                .args(["webhook", "--instance", &name])
+                .args(["--tls-cert-file".to_owned(), certificate.display().to_string()])
+                .args(["--tls-key-file".to_owned(), key.display().to_string()])
+                .args([
+                    "--listen".to_owned(),
+                    address.to_string(),
+                    "--health-listen".to_owned(),
+                    health.to_string(),
+                ])
+                .args(["--kubeconfig".to_owned(), kubeconfig.display().to_string()])
+                .args(self.arguments.clone())
+                .under(&plane)
+                .start()?;
+            replicas.push(Replica {
+                webhook,
+                address,
+                health,
+            });
+        }
+        for replica in &replicas {
+            replica.wait_ready().await?;
+        }
+        let balancer = Balancer::start(replicas.iter().map(|replica| replica.address)).await?;
+        Ok(Stage {
+            plane,
+            replicas,
+            balancer,
+            pki,
+            program: self.program,
+        })
+    }
+}
+
+impl Replica {
+    /// Waits until it is ready for traffic.
+    ///
+    /// # Errors
+    /// After 30 s, or when it has ended: with the end of its log.
+    pub async fn wait_ready(&self) -> anyhow::Result<()> {
+        self.webhook.wait_ready(&format!("http://{}/readyz", self.health)).await
+    }
+}
+
+impl Stage {
+    /// Begins to say what the stage is like; `program` is the `deployer-guard` binary.
+    pub fn builder(program: impl Into<PathBuf>) -> StageBuilder {
+        StageBuilder {
+            program: program.into(),
+            plane: ControlPlane::builder(),
+            replicas: 2,
+            arguments: Vec::new(),
+        }
+    }
+
+    /// Applies policies (YAML) and makes every API server call the webhook for all that are stored; waits until they do.
+    ///
+    /// # Errors
+    /// If a policy is refused, or an API server does not call the webhook within 30 s.
+    pub async fn enforce(&self, policies: &str) -> anyhow::Result<()> {
+        let client = self.plane.client(0);
+        apply_yaml(&client, policies, "stage").await?;
+        let configuration = self.configuration().await?;
+        apply_yaml(&client, &configuration, "stage").await?;
+        self.wait_called().await
+    }
+
+    /// The configuration that the stored policies call for, as `deployer-guard webhook-config` prints it.
+    ///
+    /// # Errors
+    /// If the policies cannot be listed, or there is none.
+    pub async fn configuration(&self) -> anyhow::Result<String> {
+        let gvk = GroupVersionKind::gvk("deployer-guard.io", "v1alpha1", "DeployerPolicy");
+        let api: Api<DynamicObject> = Api::all_with(self.plane.client(0), &ApiResource::from_gvk(&gvk));
+        let stored = api.list(&ListParams::default()).await.context("listing the policies")?;
+        let list = json!({ "apiVersion": "v1", "kind": "List", "items": stored.items }).to_string();
+        let ca = self.pki.write_ca(self.plane.directory())?.display().to_string();
+        let url = format!("https://{}", self.balancer.address());
+        output(
+            &self.program,
+            &["webhook-config", "-", "--url", &url, "--ca-bundle", &ca],
+            &list,
+        )
+        .await
+    }
+
+    /// An API server takes up configurations in the order of their versions: one that calls a probe, made after all
+    /// others, calls those too.
+    async fn wait_called(&self) -> anyhow::Result<()> {
+        let api: Api<ValidatingWebhookConfiguration> = Api::all(self.plane.client(0));
+        let probe = format!("probe-{:016x}", random());
+        let configuration = json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingWebhookConfiguration",
+            "metadata": { "name": probe },
+            "webhooks": [{
+                "name": format!("{probe}.deployer-guard.io"),
+                "admissionReviewVersions": ["v1"],
+                "sideEffects": "None",
+                "clientConfig": {
+                    "url": format!("https://{}/admit/{probe}/none/1", self.balancer.address()),
+                    "caBundle": base64(self.pki.ca().as_bytes()),
+                },
+                "objectSelector": { "matchLabels": { PROBE: probe } },
+                "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"] }],
+            }],
+        });
+        api.patch(&probe, &PatchParams::apply("stage"), &Patch::Apply(&configuration))
+            .await?;
+        let pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": { "name": probe, "labels": { PROBE: probe } },
+            "spec": { "containers": [{ "name": "none", "image": "none" }], "automountServiceAccountToken": false },
+        });
+        for client in self.plane.clients() {
+            until("the API server to call the webhook", LIMIT, async || {
+                let answer = create_pod_with(&client, "default", &pod, "dryRun=All").await?;
+                let called = answer.warnings.iter().any(|warning| warning.contains(&probe));
+                ensure!(
+                    called,
+                    "it answered {} without asking: {:?} {}",
+                    answer.code,
+                    answer.warnings,
+                    answer.message()
+                );
+                Ok(())
+            })
+            .await?;
+        }
+        api.delete(&probe, &DeleteParams::default()).await?;
+        Ok(())
+    }
+
+    /// Every decision that the replicas logged so far.
+    ///
+    /// # Errors
+    /// If a log cannot be read.
+    pub fn decisions(&self) -> anyhow::Result<Vec<Value>> {
+        let mut decisions = Vec::new();
+        for replica in &self.replicas {
+            let lines = replica.webhook.log_lines()?;
+            decisions.extend(
+                lines
+                    .into_iter()
+                    .filter(|line| line["target"] == "deployer_guard::decision"),
+            );
+        }
+        Ok(decisions)
+    }
+}
+
+/// Runs the program with this on its standard input, and gives what it printed.
+async fn output(program: &Path, arguments: &[&str], input: &str) -> anyhow::Result<String> {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .with_context(|| format!("running {}", program.display()))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(input.as_bytes()).await?;
+    }
+    let output = child.wait_with_output().await?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "{} {}: {complaint}",
+        program.display(),
+        arguments.join(" ")
+    );
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// As JSON holds bytes.
+fn base64(bytes: &[u8]) -> Value {
+    serde_json::to_value(k8s_openapi::ByteString(bytes.to_vec())).unwrap_or_default()
+}

@@ -1,0 +1,7 @@
+//! Tests on a real control plane: kube-apiserver and etcd, and replicas of the webhook with the rights of their
+//! `ServiceAccount`.
+
+#![allow(missing_docs, reason = "a test")]
+
+mod common;
+mod refusal;
