@@ -54,7 +54,7 @@ impl Route {
 
 /// Answers admission calls.
 pub struct Admission<S> {
-    policies: Arc<Policies>,
+    policies: Arc<Policies<S>>,
     judge: Judge<S>,
     records: Records,
 }
@@ -62,7 +62,7 @@ pub struct Admission<S> {
 impl<S: Store> Admission<S> {
     /// A handler over these parts.
     #[must_use]
-    pub fn new(policies: Arc<Policies>, judge: Judge<S>, records: Records) -> Self {
+    pub fn new(policies: Arc<Policies<S>>, judge: Judge<S>, records: Records) -> Self {
         Self {
             policies,
             judge,

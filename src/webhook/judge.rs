@@ -74,7 +74,7 @@ impl<S: Store> Judge<S> {
     /// If the review lacks what the operation needs.
     pub async fn judge(
         &self,
-        policies: &Policies,
+        policies: &Policies<S>,
         known: &Known,
         request: &Request,
         deadline: Instant,
@@ -107,7 +107,7 @@ impl<S: Store> Judge<S> {
 
     async fn create(
         &self,
-        policies: &Policies,
+        policies: &Policies<S>,
         policy: Arc<Policy>,
         pod: Pod,
         request: &Request,
@@ -152,7 +152,7 @@ impl<S: Store> Judge<S> {
     /// under this one would be a leftover. What cannot be reached here is left to the other policy's own call.
     async fn refused_by_others(
         &self,
-        policies: &Policies,
+        policies: &Policies<S>,
         question: &Question,
         request: &Request,
         object: &Value,
