@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::calls::{Call, Handler, Reply, Undecided as Unserved};
-use super::judge::{Judge, Judged};
+use super::judge::{Judge, Judgement};
 use super::policies::{Known, Policies, Target};
 use super::records::{Decision, Records};
 use super::review::{Request, write};
@@ -103,22 +103,21 @@ impl<S: Store> Admission<S> {
             Ok(judged) => judged,
             Err(error) => return Reply::text(400, &error.to_string()),
         };
-        Reply::json(200, request.reply(&self.answered(call, &known, &request, &judged)))
+        let answer = judged.map(|judgement| self.answered(call, &known, &request, &judgement));
+        // Where there was nothing to decide there is nothing to record.
+        Reply::json(200, request.reply(&answer.unwrap_or_default()))
     }
 
-    /// Answers and records what was decided. Where there was nothing to decide there is nothing to record.
-    fn answered(&self, call: &Call, known: &Known, request: &Request, judged: &Judged) -> Answer {
-        let Judged::Decided {
+    /// Answers and records what was decided.
+    fn answered(&self, call: &Call, known: &Known, request: &Request, judgement: &Judgement) -> Answer {
+        let Judgement {
             pod,
             ruling,
             key,
             owner,
             claim,
             operation,
-        } = judged
-        else {
-            return Answer::default();
-        };
+        } = judgement;
         let subject = Subject {
             policy: &known.name,
             policy_generation: known.generation,
@@ -221,7 +220,7 @@ impl<S: Store> Handler for Admission<S> {
 fn deadline(call: &Call) -> Instant {
     let timeout = call.timeout.unwrap_or(DEFAULT_TIMEOUT);
     let margin = (timeout / 10).max(LEAST_MARGIN).min(timeout / 2);
-    Instant::from_std(call.received + (timeout - margin))
+    Instant::from_std(call.received + timeout.saturating_sub(margin))
 }
 
 #[cfg(test)]
