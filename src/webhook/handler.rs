@@ -271,7 +271,7 @@ mod tests {
             let full = timeout.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
             assert_eq!(
                 deadline(&call).into_std(),
-                received + full - Duration::from_millis(kept),
+                received + full.saturating_sub(Duration::from_millis(kept)),
                 "{timeout:?}"
             );
         }
