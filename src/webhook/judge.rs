@@ -57,6 +57,24 @@ pub struct Judgement {
 }
 
 impl Judgement {
+    /// No decision was reached before the pod was looked at.
+    pub(super) fn unreached(request: &Request, why: Undecided) -> Self {
+        let text = |field| {
+            let value = request
+                .object
+                .as_ref()
+                .and_then(|object| object.pointer(field))
+                .and_then(Value::as_str);
+            value.unwrap_or_default().to_owned()
+        };
+        let pod = Pod {
+            namespace: request.namespace.clone().unwrap_or_default(),
+            name: text("/metadata/name"),
+            uid: text("/metadata/uid"),
+        };
+        Self::new(pod, operation(request).unwrap_or("OTHER"), why, None)
+    }
+
     /// A ruling that needed no claim.
     fn new(pod: Pod, operation: &'static str, ruling: impl Into<Ruling>, key: Option<Key>) -> Self {
         Self {
@@ -98,10 +116,8 @@ impl<S: Store> Judge<S> {
         if !is_pod || request.sub_resource.as_ref().is_some_and(|sub| !sub.is_empty()) {
             return Ok(None);
         }
-        let operation = match request.operation.as_str() {
-            "CREATE" => "CREATE",
-            "UPDATE" => "UPDATE",
-            _ => return Ok(None),
+        let Some(operation) = operation(request) else {
+            return Ok(None);
         };
         let object = request.object()?;
         let pod = pod_of(request, object)?;
@@ -281,6 +297,13 @@ fn update(policy: &Policy, pod: Pod, request: &Request, new: &Value) -> Option<J
     let identity = policy.identity(old).or_else(|_| policy.identity(new)).ok();
     let key = identity.map(|identity| key_of(policy, &pod.namespace, &identity));
     Some(Judgement::new(pod, "UPDATE", Refusal::IdentityChanged { keys }, key))
+}
+
+/// The operations that are decided.
+fn operation(request: &Request) -> Option<&'static str> {
+    ["CREATE", "UPDATE"]
+        .into_iter()
+        .find(|operation| *operation == request.operation)
 }
 
 fn undecided(pod: Pod, operation: &'static str, why: String) -> Judgement {

@@ -52,6 +52,20 @@ impl Known {
     }
 }
 
+impl Known {
+    /// A policy that could not be read, ever: the strictest one.
+    pub(super) fn unread(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            uid: String::new(),
+            generation: 0,
+            mode: Mode::Enforce,
+            failure_policy: FailurePolicy::Fail,
+            policy: Err("it could not be read".into()),
+        }
+    }
+}
+
 /// The policy that a call is about, as its URL names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {

@@ -247,10 +247,7 @@ fn answer_late(tickets: Vec<Ticket>) -> Vec<Ticket> {
 }
 
 fn failed(error: &ReadError) -> Fate {
-    let why = Undecided::ReadFailed {
-        what: error.what.clone(),
-        why: error.why.to_string(),
-    };
+    let why = Undecided::from(error.clone());
     if error.why.is_transient() {
         Fate::Trouble(why)
     } else {
