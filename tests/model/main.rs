@@ -109,6 +109,18 @@ fn two_replicas_each_with_an_observer() {
 }
 
 #[test]
+fn stale_reads_that_are_kept_up_to_the_conflict() {
+    let system = System::of(&[Create("a"), Create("a"), Create("b")]);
+    holds(
+        "three creates, stale reads kept",
+        System {
+            keeps_stale_reads: true,
+            ..system
+        },
+    );
+}
+
+#[test]
 fn all_of_it_at_once() {
     let calls = [
         Create("a"),

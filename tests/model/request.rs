@@ -22,6 +22,8 @@ pub(crate) enum Request {
         pods: BTreeMap<&'static str, Option<Pod>>,
         list: Option<Pods>,
         again: bool,
+        /// Of the claim.
+        version: u8,
     },
     /// Allowed; the API server is about to store the pod.
     Allowed,
@@ -83,6 +85,7 @@ impl System {
             pods,
             list,
             again,
+            ..
         } = &world.requests[i]
         else {
             unreachable!("only asked where a claim was read")
@@ -133,6 +136,7 @@ impl System {
             pods: BTreeMap::new(),
             list: None,
             again: self.patience_over(again),
+            version: world.version,
         };
         self.go_on(world, i);
     }
@@ -187,11 +191,18 @@ impl System {
         }
     }
 
-    /// The compare-and-swap. It never fails here: see [`World::written`].
+    /// The compare-and-swap. It conflicts only where stale reads are kept: see [`World::written`].
     pub(crate) fn write(&self, world: &mut World, i: usize, answered: Request) {
         let Step::Write(mut next) = self.step(world, i) else {
             return;
         };
+        if let Request::Reading { version, again, .. } = world.requests[i]
+            && version != world.version
+        {
+            self.meet(Event::Conflict);
+            world.requests[i] = Request::Begin { again };
+            return;
+        }
         if next.pending.len() > 1 {
             self.meet(Event::TakenOver);
         }
@@ -224,12 +235,17 @@ impl System {
             return;
         };
         self.write(world, i, Request::Allowed);
+        if matches!(world.requests[i], Request::Begin { .. }) {
+            // A conflict ends the round for everybody.
+            return;
+        }
         self.meet(Event::SharedRead);
         world.requests[other] = Request::Reading {
             claim: world.claim.clone(),
             pods,
             list,
             again: self.patience_over(again),
+            version: world.version,
         };
         self.go_on(world, other);
     }

@@ -77,6 +77,9 @@ pub(crate) struct System {
     pub(crate) stranger: Option<&'static str>,
     /// Ticks after its admission at which a create still arrives.
     pub(crate) arrives_within: u8,
+    /// Keeps what was gathered for a version of the claim that is gone, up to the conflict: the check of the reduction in
+    /// [`super::world::World::written`].
+    pub(crate) keeps_stale_reads: bool,
     /// What has happened in some run.
     pub(crate) met: Mutex<Vec<Event>>,
 }
@@ -92,6 +95,7 @@ pub(crate) enum Event {
     DroppedThenStored,
     ReplacedFinished,
     SharedRead,
+    Conflict,
 }
 
 impl System {
@@ -103,6 +107,7 @@ impl System {
             restarts: 0,
             stranger: None,
             arrives_within: PROMISED,
+            keeps_stale_reads: false,
             met: Mutex::default(),
         }
     }

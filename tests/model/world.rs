@@ -34,6 +34,8 @@ pub(crate) struct World {
     /// What a lagging list shows; kept only where a fault reads it.
     pub(crate) list: Pods,
     pub(crate) claim: Option<Arc<DeployerClaimSpec>>,
+    /// The version of the claim; counted only where stale reads are kept.
+    pub(crate) version: u8,
     pub(crate) requests: Vec<Request>,
     /// Ticks since each pod was first admitted, while that matters.
     pub(crate) admitted: Vec<Option<u8>>,
@@ -70,7 +72,8 @@ impl World {
     /// a version is never kept beside the claim itself.
     pub(crate) fn written(&mut self, system: &System, next: DeployerClaimSpec) {
         self.claim = Some(Arc::new(next));
-        if system.fault != Fault::NoPrecondition {
+        self.version += u8::from(system.keeps_stale_reads);
+        if system.fault != Fault::NoPrecondition && !system.keeps_stale_reads {
             for request in &mut self.requests {
                 if let Request::Reading { again, .. } = request {
                     *request = Request::Begin { again: *again };
@@ -270,6 +273,11 @@ impl Model for System {
             properties.extend(sometimes());
             if self.has_namesakes() {
                 properties.extend(a_namesake());
+            }
+            if self.keeps_stale_reads {
+                properties.push(Property::sometimes("a write conflicts", |system: &System, _| {
+                    system.has_met(Event::Conflict)
+                }));
             }
         }
         properties
