@@ -351,3 +351,6 @@ fn rerun(
         }),
     }
 }
+
+#[cfg(test)]
+mod tests;
