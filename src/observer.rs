@@ -96,6 +96,12 @@ impl<S: Store> Observer<S> {
         });
     }
 
+    /// How many entries are being followed.
+    #[must_use]
+    pub fn followed(&self) -> usize {
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     fn now(&self) -> Duration {
         self.origin.elapsed()
     }

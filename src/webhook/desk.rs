@@ -59,6 +59,12 @@ impl<S: Store> Desks<S> {
         }
     }
 
+    /// Whether nobody waits at any desk.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     fn enqueue(self: &Arc<Self>, ticket: Ticket) {
         let key = ticket.question.key.clone();
         match self.lock().entry(key.clone()) {
