@@ -81,6 +81,7 @@ impl<S: Store> Desks<S> {
                 let desk = OpenDesk {
                     desks: Arc::clone(self),
                     key,
+                    closed: false,
                 };
                 tokio::spawn(desk.work());
             }
@@ -97,10 +98,15 @@ impl<S: Store> Desks<S> {
 struct OpenDesk<S> {
     desks: Arc<Desks<S>>,
     key: Key,
+    /// The queue is gone already: what stands under the key now belongs to another desk.
+    closed: bool,
 }
 
 impl<S> Drop for OpenDesk<S> {
     fn drop(&mut self) {
+        if self.closed {
+            return;
+        }
         self.desks
             .open
             .lock()
@@ -110,7 +116,7 @@ impl<S> Drop for OpenDesk<S> {
 }
 
 impl<S: Store> OpenDesk<S> {
-    async fn work(self) {
+    async fn work(mut self) {
         let mut waiting = Vec::new();
         loop {
             let Some((tickets, came)) = self.take(waiting) else {
@@ -129,13 +135,14 @@ impl<S: Store> OpenDesk<S> {
     }
 
     /// Everything that waits now, the oldest first. `None` closes the desk: nobody can come between the look and the closing.
-    fn take(&self, mut waiting: Vec<Ticket>) -> Option<(Vec<Ticket>, Arc<Notify>)> {
+    fn take(&mut self, mut waiting: Vec<Ticket>) -> Option<(Vec<Ticket>, Arc<Notify>)> {
         let mut open = self.desks.lock();
         let queue = open.get_mut(&self.key)?;
         waiting.append(&mut queue.tickets);
         waiting.retain(|ticket| !ticket.is_abandoned());
         if waiting.is_empty() {
             open.remove(&self.key);
+            self.closed = true;
             return None;
         }
         Some((waiting, Arc::clone(&queue.came)))
@@ -154,4 +161,42 @@ impl From<Undecided> for Decided {
 /// Whether a moment has come.
 pub(super) fn passed(moment: Instant) -> bool {
     Instant::now() >= moment
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::memory::MemoryStore;
+    use crate::domain::key::Subject;
+    use crate::domain::pursuit::Window;
+    use crate::telemetry::metrics::Metrics;
+
+    /// Between the closing of a desk and its end, the next request may open another one under the same key.
+    #[test]
+    fn a_desk_that_closed_takes_no_later_one_with_it() {
+        let store = Arc::new(MemoryStore::new());
+        let observer = Observer::new(Arc::clone(&store), Window::default(), Arc::new(Metrics::new()));
+        let desks = Arc::new(Desks::new(store, Arc::new(observer)));
+        let key = Key {
+            policy: "p".into(),
+            namespace: "shop".into(),
+            subject: Subject::Config("cfg".into()),
+        };
+        let opened = || {
+            desks.lock().insert(key.clone(), Queue::default());
+            OpenDesk {
+                desks: Arc::clone(&desks),
+                key: key.clone(),
+                closed: false,
+            }
+        };
+        let mut first = opened();
+        assert!(first.take(Vec::new()).is_none() && desks.is_idle());
+        let second = opened();
+        drop(first);
+        assert!(!desks.is_idle());
+        // One that ends without closing, by a panic, takes its queue with it.
+        drop(second);
+        assert!(desks.is_idle());
+    }
 }
