@@ -192,3 +192,40 @@ async fn what_is_followed_is_bounded_and_ends() {
     sleep(seconds(70.0)).await;
     assert_eq!(replica.followed(), 0);
 }
+
+/// The answer to the claim's write was lost, and it lands when nobody asks any more.
+#[tokio::test(start_paused = true)]
+async fn a_write_that_lands_after_its_answer_was_lost_is_followed() {
+    for op in [Op::Create, Op::Update] {
+        for lands_after in [0.1, 1.0, 20.0] {
+            let replica = Replica::new();
+            if op == Op::Update {
+                let earlier = runner("earlier", "u0", "shop");
+                replica.run("runners", &earlier).await;
+                replica.store_pod(&earlier, "Succeeded");
+            }
+            let (before, writes) = (replica.claim(), replica.store.count(op));
+            let review = runner("a", "u1", "shop");
+            replica.store.plan(op, 1, Fault::Late(seconds(lands_after)));
+            // Then nobody finds out whether it was written.
+            let asking = replica.ask("runners", &review);
+            let breaks = async {
+                replica.store.until(op, writes + 1).await;
+                replica
+                    .store
+                    .plan(Op::Claim, 1, Fault::Fail(Failure::Forbidden("x".into())));
+            };
+            let (answer, ()) = tokio::join!(asking, breaks);
+            answer.refused(503, "ReadFailed");
+            sleep(seconds(lands_after + 3.0)).await;
+            assert_ne!(replica.claim(), before, "{op:?} {lands_after}");
+            assert_eq!(replica.followed(), 1, "{op:?} {lands_after}");
+            sleep(seconds(60.0)).await;
+            assert_eq!(
+                (replica.spec().pending.len(), replica.followed()),
+                (0, 0),
+                "{op:?} {lands_after}"
+            );
+        }
+    }
+}
