@@ -185,3 +185,17 @@ async fn a_policy_that_only_warns_or_is_for_other_namespaces_does_not_count() {
         assert_eq!(answer.code(), if refused { 403 } else { 0 }, "{field} {value}");
     }
 }
+
+/// What cannot be reached under another policy is left to that policy's own call, and does not use up this one's time.
+#[tokio::test]
+async fn another_policy_that_cannot_decide_does_not_stop_this_one() {
+    let replica = Replica::new();
+    let mut policy = openshift(json!({}));
+    policy["metadata"]["generation"] = 2.into();
+    replica.learn(policy);
+    replica.store.plan(Op::Owner, 100, Fault::Hold(Gate::shut()));
+    let answer = replica
+        .ask_within("runners", &both(1, "u1", "shop"), Duration::from_secs(1))
+        .await;
+    answer.admitted();
+}
