@@ -108,6 +108,32 @@ async fn other_changes_are_nobodys_business() {
     }
 }
 
+/// A condition that fails on a pod must not keep anybody from releasing its finalizers.
+#[tokio::test]
+async fn a_condition_that_fails_is_asked_only_about_a_change_that_matters() {
+    let replica = Replica::new();
+    let mut policy = openshift(json!({}));
+    policy["metadata"]["generation"] = 2.into();
+    policy["spec"]["match"]["matchConditions"][0]["expression"] =
+        "!has(object.metadata.annotations) || !('n' in object.metadata.annotations) || int(object.metadata.annotations['n']) > 0".into();
+    replica.learn(policy);
+    let with_number = |mut review: Value| {
+        for object in ["object", "oldObject"] {
+            review["request"][object]["metadata"]["annotations"]["n"] = "x".into();
+        }
+        review
+    };
+    let finalizers = update("Running", |pod| pod["metadata"]["finalizers"] = json!([]));
+    replica.ask(OPENSHIFT, &with_number(finalizers)).await.not_matched();
+    let finished = update("Failed", set("labels", LABEL, Value::Null));
+    replica.ask(OPENSHIFT, &with_number(finished)).await.not_matched();
+    let renamed = update("Running", set("labels", LABEL, json!("cfg-2")));
+    replica
+        .ask(OPENSHIFT, &with_number(renamed))
+        .await
+        .refused(503, "PolicyUnusable");
+}
+
 #[tokio::test]
 async fn the_update_that_an_api_server_sent_is_refused() {
     let answer = Replica::new().ask(OPENSHIFT, &review("update-label")).await;
