@@ -188,6 +188,26 @@ async fn a_name_that_is_never_stored_cannot_be_admitted_for_ever() {
 }
 
 #[tokio::test]
+async fn a_panic_is_undecided_for_those_who_wait_and_the_next_is_decided() {
+    for op in [Op::Claim, Op::Pod, Op::Pods, Op::Create] {
+        let replica = Replica::new();
+        replica.store.plan(op, 1, Fault::Panic);
+        let (a, b) = (runner("a", "u1", "shop"), runner("a", "u1", "shop"));
+        let (a, b) = tokio::join!(replica.ask("runners", &a), replica.ask("runners", &b));
+        a.refused(503, "Panicked");
+        // A write is a task of its own: its panic does not reach the next in line.
+        if op == Op::Create {
+            b.admitted()
+        } else {
+            b.refused(503, "Panicked")
+        }
+        replica.ask("runners", &runner("a", "u1", "shop")).await.admitted();
+        idle(&replica).await;
+        assert!(replica.metric("panics_total", "") > 0.5, "{op:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_caller_that_goes_leaves_nothing_half_done() {
     for op in [Op::Claim, Op::Pod, Op::Create] {
         let replica = Arc::new(Replica::new());
