@@ -40,7 +40,7 @@ async fn the_review_that_an_api_server_sent_is_admitted_and_its_claim_written() 
         holder.requested_by.as_deref(),
         Some("system:serviceaccount:openshift-infra:deploymentconfig-controller")
     );
-    assert_eq!(spec.pending, [holder.clone()]);
+    assert_eq!(spec.pending, std::slice::from_ref(holder));
     assert_eq!(
         (spec.config.as_str(), spec.policy.uid.as_str()),
         ("cfg", "policy-openshift")

@@ -180,7 +180,7 @@ async fn a_name_that_is_never_stored_cannot_be_admitted_for_ever() {
         .ask("runners", &runner("a", "one-more", "shop"))
         .await
         .refused(403, "TooManyPending");
-    sleep(Duration::from_secs(60)).await;
+    sleep(Duration::from_mins(1)).await;
     replica
         .ask("runners", &runner("a", "one-more", "shop"))
         .await
@@ -197,9 +197,9 @@ async fn a_panic_is_undecided_for_those_who_wait_and_the_next_is_decided() {
         a.refused(503, "Panicked");
         // A write is a task of its own: its panic does not reach the next in line.
         if op == Op::Create {
-            b.admitted()
+            b.admitted();
         } else {
-            b.refused(503, "Panicked")
+            b.refused(503, "Panicked");
         }
         replica.ask("runners", &runner("a", "u1", "shop")).await.admitted();
         idle(&replica).await;
