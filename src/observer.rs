@@ -79,21 +79,35 @@ impl<S: Store> Observer<S> {
         }
     }
 
-    /// Follows what a claim holds after a write of it whose answer was lost: it may have been written.
-    pub fn suspect(self: &Arc<Self>, namespace: String, claim_name: String) {
+    /// Follows what a claim holds after a write of it whose answer was lost: it may have been written, or be written yet.
+    ///
+    /// `read` is the version that the write was conditional on (`None`: on absence). As long as that is what is stored, the
+    /// write may still be on its way; once it is not, it is done or can never be done.
+    pub fn suspect(self: &Arc<Self>, namespace: String, claim_name: String, read: Option<&DeployerClaim>) {
         let observer = Arc::clone(self);
+        let before = read.and_then(ResourceExt::resource_version);
         tokio::spawn(async move {
             let mut pause = FIRST_LOOK_AT_OTHERS;
             for _ in 0..MAX_REREADS {
                 sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
-                match within(observer.store.claim(&namespace, &claim_name)).await {
-                    Some(Ok(Some(claim))) => return observer.saw(&claim, Origin::Theirs),
-                    Some(Ok(None)) => return,
-                    Some(Err(_)) | None => {}
+                let Some(Ok(found)) = within(observer.store.claim(&namespace, &claim_name)).await else {
+                    continue;
+                };
+                if found.as_ref().and_then(ResourceExt::resource_version) != before {
+                    if let Some(claim) = &found {
+                        observer.saw(claim, Origin::Theirs);
+                    }
+                    return;
                 }
             }
         });
+    }
+
+    /// How many entries are being followed.
+    #[must_use]
+    pub fn followed(&self) -> usize {
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     fn now(&self) -> Duration {

@@ -180,7 +180,7 @@ impl Store for LiveStore {
         let mut claim = DeployerClaim::new(name, spec);
         claim.meta_mut().namespace = Some(namespace.to_owned());
         let created = self.claims(namespace).create(&PostParams::default(), &claim).await;
-        self.count("create", "deployerclaim", created).map_err(write_error)
+        self.count("create", "deployerclaim", created).map_err(create_error)
     }
 
     async fn update_claim(&self, read: &DeployerClaim, spec: DeployerClaimSpec) -> Result<DeployerClaim, WriteError> {
@@ -214,6 +214,14 @@ fn root_cause(error: &dyn std::error::Error) -> String {
         cause = source;
     }
     cause.to_string()
+}
+
+/// As [`write_error`], but a create that finds nothing met no race: its namespace or the resource itself is gone.
+fn create_error(failure: Failure) -> WriteError {
+    match failure {
+        Failure::Answered { code: 404, .. } => WriteError::Refused(failure),
+        failure => write_error(failure),
+    }
 }
 
 /// Tells a lost race from a refusal, and both from an answer that leaves open whether the write was done.
@@ -256,5 +264,12 @@ mod tests {
             assert_eq!(matches!(error, WriteError::Refused(_)), refused, "{code}");
         }
         assert!(matches!(write_error(Failure::TimedOut), WriteError::Unknown(_)));
+    }
+
+    /// Taken for a conflict, it would be tried again without a pause until the deadline.
+    #[test]
+    fn a_create_that_finds_nothing_is_refused() {
+        assert!(matches!(create_error(answered(404)), WriteError::Refused(_)));
+        assert_eq!(create_error(answered(409)), WriteError::Conflict);
     }
 }

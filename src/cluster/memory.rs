@@ -65,6 +65,14 @@ impl MemoryStore {
         self.lock().by_id.remove(&Id::of(object))
     }
 
+    /// All objects of a kind, in the order of group, namespace and name.
+    #[must_use]
+    pub fn objects(&self, kind: &str) -> Vec<Value> {
+        let objects = self.lock();
+        let of_kind = objects.by_id.iter().filter(|(id, _)| id.kind == kind);
+        of_kind.map(|(_, object)| object.clone()).collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Objects> {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }

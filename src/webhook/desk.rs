@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 
 use super::round::Round;
 use crate::cluster::store::{ReadError, Store};
@@ -21,6 +21,9 @@ use crate::webhook::ticket::{Decided, Question, Ticket};
 
 /// Pause before a namesake on its way is looked for again, and after a read or write that may succeed when tried again.
 const PAUSE: Duration = Duration::from_millis(25);
+
+/// What a desk gets past the deadline to say what took the time; part of the margin that is kept for the way back.
+const GRACE: Duration = Duration::from_millis(20);
 
 /// Decides on requests, those of one key one after another.
 pub struct Desks<S> {
@@ -46,7 +49,7 @@ impl<S: Store> Desks<S> {
         }
     }
 
-    /// Decides on one request. Always answers by the question's deadline.
+    /// Decides on one request. Always answers by the question's deadline, or [`GRACE`] after it.
     ///
     /// May be dropped at any time: what was begun for the request is finished by the desk's own task.
     pub async fn decide(self: &Arc<Self>, question: Question) -> Decided {
@@ -54,9 +57,16 @@ impl<S: Store> Desks<S> {
         let (answer, answered) = oneshot::channel();
         self.enqueue(Ticket::new(question, answer));
         tokio::select! {
+            biased;
             answered = answered => answered.unwrap_or_else(|_| Undecided::Panicked.into()),
-            () = tokio::time::sleep_until(deadline) => Undecided::Deadline.into(),
+            () = sleep_until(deadline + GRACE) => Undecided::Deadline.into(),
         }
+    }
+
+    /// Whether nobody waits at any desk.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.lock().is_empty()
     }
 
     fn enqueue(self: &Arc<Self>, ticket: Ticket) {
@@ -75,6 +85,7 @@ impl<S: Store> Desks<S> {
                 let desk = OpenDesk {
                     desks: Arc::clone(self),
                     key,
+                    closed: false,
                 };
                 tokio::spawn(desk.work());
             }
@@ -91,10 +102,15 @@ impl<S: Store> Desks<S> {
 struct OpenDesk<S> {
     desks: Arc<Desks<S>>,
     key: Key,
+    /// The queue is gone already: what stands under the key now belongs to another desk.
+    closed: bool,
 }
 
 impl<S> Drop for OpenDesk<S> {
     fn drop(&mut self) {
+        if self.closed {
+            return;
+        }
         self.desks
             .open
             .lock()
@@ -104,7 +120,7 @@ impl<S> Drop for OpenDesk<S> {
 }
 
 impl<S: Store> OpenDesk<S> {
-    async fn work(self) {
+    async fn work(mut self) {
         let mut waiting = Vec::new();
         loop {
             let Some((tickets, came)) = self.take(waiting) else {
@@ -114,8 +130,11 @@ impl<S: Store> OpenDesk<S> {
             let left = round.run(tickets).await;
             waiting = left.tickets;
             if left.pause && !waiting.is_empty() {
+                // Whoever runs out of time is told so in time.
+                let deadlines = waiting.iter().map(|ticket| ticket.question.deadline);
+                let until = deadlines.chain([Instant::now() + PAUSE]).min();
                 tokio::select! {
-                    () = sleep(PAUSE) => {}
+                    () = sleep_until(until.unwrap_or_else(Instant::now)) => {}
                     () = came.notified() => {}
                 }
             }
@@ -123,13 +142,14 @@ impl<S: Store> OpenDesk<S> {
     }
 
     /// Everything that waits now, the oldest first. `None` closes the desk: nobody can come between the look and the closing.
-    fn take(&self, mut waiting: Vec<Ticket>) -> Option<(Vec<Ticket>, Arc<Notify>)> {
+    fn take(&mut self, mut waiting: Vec<Ticket>) -> Option<(Vec<Ticket>, Arc<Notify>)> {
         let mut open = self.desks.lock();
         let queue = open.get_mut(&self.key)?;
         waiting.append(&mut queue.tickets);
         waiting.retain(|ticket| !ticket.is_abandoned());
         if waiting.is_empty() {
             open.remove(&self.key);
+            self.closed = true;
             return None;
         }
         Some((waiting, Arc::clone(&queue.came)))
@@ -157,4 +177,42 @@ impl From<ReadError> for Undecided {
 /// Whether a moment has come.
 pub(super) fn passed(moment: Instant) -> bool {
     Instant::now() >= moment
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::memory::MemoryStore;
+    use crate::domain::key::Subject;
+    use crate::domain::pursuit::Window;
+    use crate::telemetry::metrics::Metrics;
+
+    /// Between the closing of a desk and its end, the next request may open another one under the same key.
+    #[test]
+    fn a_desk_that_closed_takes_no_later_one_with_it() {
+        let store = Arc::new(MemoryStore::new());
+        let observer = Observer::new(Arc::clone(&store), Window::default(), Arc::new(Metrics::new()));
+        let desks = Arc::new(Desks::new(store, Arc::new(observer)));
+        let key = Key {
+            policy: "p".into(),
+            namespace: "shop".into(),
+            subject: Subject::Config("cfg".into()),
+        };
+        let opened = || {
+            desks.lock().insert(key.clone(), Queue::default());
+            OpenDesk {
+                desks: Arc::clone(&desks),
+                key: key.clone(),
+                closed: false,
+            }
+        };
+        let mut first = opened();
+        assert!(first.take(Vec::new()).is_none() && desks.is_idle());
+        let second = opened();
+        drop(first);
+        assert!(!desks.is_idle());
+        // One that ends without closing, by a panic, takes its queue with it.
+        drop(second);
+        assert!(desks.is_idle());
+    }
 }

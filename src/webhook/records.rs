@@ -11,7 +11,7 @@ use crate::domain::admission::Ruling;
 use crate::domain::answer::{Answer, reason, refusal, verdict};
 use crate::domain::key::Key;
 use crate::domain::policy::OwnerReference;
-use crate::domain::refusal::{Blocker, Refusal};
+use crate::domain::refusal::{Blocker, Refusal, Undecided};
 use crate::telemetry::metrics::{DecisionLabels, Metrics};
 
 /// Keeps the records.
@@ -73,6 +73,10 @@ impl Records {
             took,
         );
         log(decision, took);
+        // The handler's own panics are counted where they are caught.
+        if *decision.ruling == Ruling::Undecided(Undecided::Panicked) {
+            self.metrics.panicked();
+        }
         if let (Some(_), false) = (refusal(decision.ruling), decision.dry_run) {
             self.events.take(notice(decision));
         }

@@ -229,7 +229,7 @@ impl<S: Store> CompareAndSwap<S> {
         };
         match &written {
             Ok(claim) => self.observer.saw(claim, Origin::Ours),
-            Err(WriteError::Unknown(_)) => self.observer.suspect(namespace.clone(), name),
+            Err(WriteError::Unknown(_)) => self.observer.suspect(namespace.clone(), name, self.read.as_ref()),
             Err(WriteError::Conflict | WriteError::Refused(_)) => {}
         }
         written

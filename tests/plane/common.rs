@@ -11,7 +11,7 @@ use tokio::sync::OnceCell;
 
 /// The program under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_deployer-guard");
-/// The policy for OpenShift DeploymentConfigs, as users get it.
+/// The policy for `DeploymentConfig`s of `OpenShift`, as users get it.
 pub(crate) const OPENSHIFT: &str = include_str!("../../policies/openshift-deploymentconfig.yaml");
 /// The name of that policy.
 pub(crate) const OPENSHIFT_NAME: &str = "openshift-deploymentconfig";

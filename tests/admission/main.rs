@@ -1,0 +1,14 @@
+//! Everything between a review's body and its answer, in process: the handler over a store in memory. Needs nothing.
+
+mod answers;
+mod bodies;
+mod deadlines;
+mod desk;
+mod faulty;
+mod following;
+mod policies;
+mod rollouts;
+mod rules;
+mod storm;
+mod updates;
+mod world;

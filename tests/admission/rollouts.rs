@@ -1,0 +1,152 @@
+//! Rollouts as `OpenShift`'s controller carries them out, with what goes wrong there.
+
+use serde_json::json;
+
+use crate::world::{OPENSHIFT, Replica, deployer, openshift};
+
+fn with_reruns(reruns: &str) -> Replica {
+    let replica = Replica::new();
+    let mut policy = openshift(json!({"reruns": reruns}));
+    policy["metadata"]["generation"] = 2.into();
+    replica.learn(policy);
+    replica
+}
+
+/// origin PR 16129: the deployer was created, the update of the phase was lost to a 409, a user deleted the half-done pod, and
+/// the `ReplicationController` is still New, so the controller creates the deployer again.
+#[tokio::test]
+async fn a_deployer_deleted_half_done_while_its_rollout_is_still_new() {
+    for (reruns, cause) in [
+        ("Always", None),
+        ("AfterFailure", None),
+        ("Never", Some("GenerationAlreadyRun")),
+    ] {
+        let replica = with_reruns(reruns);
+        replica.rollout(1, "New");
+        let first = deployer(1, "u1");
+        replica.run(OPENSHIFT, &first).await;
+        // The key comes back to the queue while the pod is there.
+        replica
+            .ask(OPENSHIFT, &deployer(1, "u2"))
+            .await
+            .refused(409, "AlreadyExists");
+        replica.remove_pod(&first);
+        let again = replica.ask(OPENSHIFT, &deployer(1, "u3")).await;
+        match cause {
+            None => again.admitted(),
+            Some(cause) => {
+                again.refused(403, cause);
+                assert!(again.message().contains("outcome Unknown"), "{}", again.message());
+            }
+        }
+    }
+}
+
+/// The same, where nobody ever saw the pod in the store: it is as if it had never been.
+#[tokio::test(start_paused = true)]
+async fn a_deployer_deleted_before_anybody_saw_it() {
+    for reruns in ["Always", "AfterFailure", "Never"] {
+        let replica = with_reruns(reruns);
+        replica.rollout(1, "New");
+        replica.ask(OPENSHIFT, &deployer(1, "u1")).await.admitted();
+        // Another rollout waits for it until it is given up, the same name takes over at once.
+        replica.rollout(2, "New");
+        replica
+            .ask(OPENSHIFT, &deployer(2, "u2"))
+            .await
+            .refused(403, "DeployerPending");
+        replica.ask(OPENSHIFT, &deployer(1, "u3")).await.admitted();
+        replica.settled().await;
+        replica.ask(OPENSHIFT, &deployer(2, "u4")).await.admitted();
+    }
+}
+
+#[tokio::test]
+async fn the_zombie_of_a_failed_rollout_does_not_take_the_key() {
+    let replica = Replica::new();
+    replica.rollout(1, "New");
+    replica.rollout(2, "New");
+    let (first, second) = (deployer(1, "u1"), deployer(2, "u2"));
+    replica.run(OPENSHIFT, &first).await;
+    replica.store_pod(&first, "Failed");
+    replica.rollout(1, "Failed");
+    // A deployer that is Failed and still terminating does not hold the key.
+    replica.run(OPENSHIFT, &second).await;
+    replica.remove_pod(&first);
+    // The old controller comes back, with a view in which its rollout is New.
+    replica
+        .ask(OPENSHIFT, &deployer(1, "u3"))
+        .await
+        .refused(403, "DeployerActive");
+    replica.store_pod(&second, "Succeeded");
+    replica
+        .ask(OPENSHIFT, &deployer(1, "u4"))
+        .await
+        .refused(403, "OwnerNotEligible");
+    replica.rollout(1, "New");
+    replica
+        .ask(OPENSHIFT, &deployer(1, "u5"))
+        .await
+        .refused(403, "OlderGeneration");
+}
+
+#[tokio::test]
+async fn a_terminating_deployer_holds_until_it_is_gone() {
+    let replica = Replica::new();
+    replica.rollout(1, "New");
+    replica.rollout(2, "New");
+    let mut first = deployer(1, "u1");
+    replica.run(OPENSHIFT, &first).await;
+    first["request"]["object"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    replica.store_pod(&first, "Running");
+    replica
+        .ask(OPENSHIFT, &deployer(2, "u2"))
+        .await
+        .refused(403, "DeployerActive");
+    replica.remove_pod(&first);
+    replica.ask(OPENSHIFT, &deployer(2, "u2")).await.admitted();
+}
+
+/// The name of the holder with another uid is another pod.
+#[tokio::test]
+async fn a_pod_under_the_holders_name_is_not_the_holder() {
+    let replica = Replica::new();
+    replica.rollout(1, "New");
+    replica.rollout(2, "New");
+    replica.run(OPENSHIFT, &deployer(1, "u1")).await;
+    replica.store_pod(&deployer(1, "bypassed"), "Running");
+    replica.ask(OPENSHIFT, &deployer(2, "u2")).await.admitted();
+}
+
+#[tokio::test]
+async fn deployers_from_before_the_first_claim_are_found() {
+    let replica = Replica::new();
+    replica.rollout(2, "New");
+    replica.store_pod(&deployer(1, "u1"), "Running");
+    let answer = replica.ask(OPENSHIFT, &deployer(2, "u2")).await;
+    answer.refused(403, "DeployerActive");
+    assert_eq!(answer.audit()["holder"], "cfg-1-deploy u1");
+    replica.store_pod(&deployer(1, "u1"), "Failed");
+    // One whose identity cannot be read blocks nobody.
+    let mut unreadable = deployer(3, "u3");
+    unreadable["request"]["object"]["metadata"]["annotations"] = json!({});
+    replica.store_pod(&unreadable, "Running");
+    replica.ask(OPENSHIFT, &deployer(2, "u2")).await.admitted();
+}
+
+#[tokio::test]
+async fn a_claim_of_a_newer_protocol_is_not_written() {
+    let replica = Replica::new();
+    replica.rollout(1, "New");
+    replica.run(OPENSHIFT, &deployer(1, "u1")).await;
+    replica.remove_pod(&deployer(1, "u1"));
+    let mut claim = serde_json::to_value(replica.claim().unwrap()).unwrap();
+    claim["spec"]["protocol"] = 2.into();
+    replica.store.memory.put(claim);
+    let writes = replica.store.writes();
+    replica
+        .ask(OPENSHIFT, &deployer(1, "u2"))
+        .await
+        .refused(503, "NewerProtocol");
+    assert_eq!(replica.store.writes(), writes);
+}
