@@ -1,11 +1,14 @@
 //! Events about refusals: made after the answer, from a bounded queue, by one task. What is dropped is counted.
 
+mod recorder;
+
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+use self::recorder::Recorder;
 
 use crate::domain::answer::truncate;
 use crate::telemetry::metrics::{EventResult, Metrics};
@@ -47,13 +50,9 @@ impl Events {
     #[must_use]
     pub fn new(client: Client, instance: String, metrics: Arc<Metrics>) -> (Self, Publisher) {
         let (sender, receiver) = channel(QUEUE);
-        let reporter = Reporter {
-            controller: "deployer-guard.io/webhook".into(),
-            instance: Some(instance),
-        };
         let publisher = Publisher {
             queue: receiver,
-            recorder: Recorder::new(client, reporter),
+            recorder: Recorder::new(client, instance),
             metrics: Arc::clone(&metrics),
         };
         (Self { queue: sender, metrics }, publisher)
@@ -72,15 +71,8 @@ impl Publisher {
     pub async fn run(mut self) {
         while let Some(mut notice) = self.queue.recv().await {
             truncate(&mut notice.note, MAX_NOTE);
-            let event = Event {
-                type_: EventType::Warning,
-                reason: notice.reason.to_owned(),
-                note: Some(notice.note),
-                action: "Admit".to_owned(),
-                secondary: notice.related,
-            };
             for regarding in &notice.regarding {
-                match self.recorder.publish(&event, regarding).await {
+                match self.recorder.publish(&notice, regarding).await {
                     Ok(()) => self.metrics.event(EventResult::Published),
                     Err(error) => {
                         self.metrics.event(EventResult::Failed);
