@@ -13,6 +13,7 @@ use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
+use tokio::sync::Mutex;
 
 use crate::balancer::Balancer;
 use crate::builder::ControlPlaneBuilder;
@@ -52,6 +53,8 @@ pub struct Stage {
     /// The authority of the replicas' certificates.
     pub pki: Pki,
     program: PathBuf,
+    /// Held while the configuration is made: one that is made of an older list must not replace a newer one.
+    enforcing: Mutex<()>,
 }
 
 /// One replica of the webhook, with the rights of its `ServiceAccount` alone.
@@ -140,6 +143,7 @@ impl StageBuilder {
             balancer,
             pki,
             program: self.program,
+            enforcing: Mutex::default(),
         })
     }
 }
@@ -166,11 +170,13 @@ impl Stage {
     }
 
     /// Applies policies (YAML) and makes every API server call the webhook for all that are stored; waits until they do.
+    /// Tests that share a stage may do so side by side.
     ///
     /// # Errors
     /// If a policy is refused, or an API server does not call the webhook within 30 s.
     pub async fn enforce(&self, policies: &str) -> anyhow::Result<()> {
         let client = self.plane.client(0);
+        let _enforcing = self.enforcing.lock().await;
         apply_yaml(&client, policies, "stage").await?;
         let configuration = self.configuration().await?;
         apply_yaml(&client, &configuration, "stage").await?;
@@ -186,7 +192,10 @@ impl Stage {
         let api: Api<DynamicObject> = Api::all_with(self.plane.client(0), &ApiResource::from_gvk(&gvk));
         let stored = api.list(&ListParams::default()).await.context("listing the policies")?;
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": stored.items }).to_string();
-        let ca = self.pki.write_ca(self.plane.directory())?.display().to_string();
+        // Beside it is the control plane's own ca.crt, which every kubeconfig refers to.
+        let directory = self.plane.directory().join("webhook-ca");
+        std::fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
+        let ca = self.pki.write_ca(&directory)?.display().to_string();
         let url = format!("https://{}", self.balancer.address());
         output(
             &self.program,
