@@ -2,6 +2,11 @@
 //!
 //! Every flag has an environment twin, `DEPLOYER_GUARD_` and its name.
 
+#![allow(
+    clippy::doc_markdown,
+    reason = "doc comments are what `--help` shows, where backticks are noise"
+)]
+
 mod crds;
 mod kubernetes;
 mod webhook;

@@ -7,7 +7,7 @@ use anyhow::{Context, bail, ensure};
 use tokio::runtime::{Builder, Runtime};
 
 use super::kubernetes::KubernetesArgs;
-use crate::cluster::events::Events;
+use crate::cluster::events::{Events, Publisher};
 use crate::cluster::live::LiveStore;
 use crate::domain::pursuit::{CREATE_BOUND, DEFAULT_PENDING_WINDOW, SETTLE, Window};
 use crate::observer::Observer;
@@ -101,14 +101,14 @@ async fn serve(args: WebhookArgs) -> anyhow::Result<()> {
     let complete = readiness.condition("policies", "not listed yet");
 
     let store = Arc::new(LiveStore::new(client.clone(), Arc::clone(&metrics)));
-    let policies = Arc::new(Policies::new(client.clone()));
-    let watching = tokio::spawn(Arc::clone(&policies).watch(complete));
+    let policies = Arc::new(Policies::new(Arc::clone(&store)));
+    let watching = tokio::spawn(Arc::clone(&policies).watch(client.clone(), complete));
     let instance = args
         .instance
         .or_else(|| std::env::var("HOSTNAME").ok())
         .unwrap_or_else(|| "unnamed".into());
-    let (events, publisher) = Events::new(client, instance, Arc::clone(&metrics));
-    tokio::spawn(publisher.run());
+    let (events, notices) = Events::new(Arc::clone(&metrics));
+    tokio::spawn(Publisher::new(notices, client, instance, Arc::clone(&metrics)).run());
     let observer = Arc::new(Observer::new(Arc::clone(&store), window, Arc::clone(&metrics)));
     let desks = Arc::new(Desks::new(Arc::clone(&store), observer));
     let records = Records::new(Arc::clone(&metrics), events);

@@ -9,7 +9,6 @@ use kube::Client;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use self::recorder::Recorder;
-
 use crate::domain::answer::truncate;
 use crate::telemetry::metrics::{EventResult, Metrics};
 
@@ -46,16 +45,11 @@ pub struct Publisher {
 }
 
 impl Events {
-    /// The two ends of the queue. `instance` tells the replicas apart.
+    /// The two ends of the queue. What comes out of it is for a [`Publisher`].
     #[must_use]
-    pub fn new(client: Client, instance: String, metrics: Arc<Metrics>) -> (Self, Publisher) {
+    pub fn new(metrics: Arc<Metrics>) -> (Self, Receiver<Notice>) {
         let (sender, receiver) = channel(QUEUE);
-        let publisher = Publisher {
-            queue: receiver,
-            recorder: Recorder::new(client, instance),
-            metrics: Arc::clone(&metrics),
-        };
-        (Self { queue: sender, metrics }, publisher)
+        (Self { queue: sender, metrics }, receiver)
     }
 
     /// Takes a notice, or drops and counts it.
@@ -67,6 +61,16 @@ impl Events {
 }
 
 impl Publisher {
+    /// Publishes the notices of a queue. `instance` tells the replicas apart.
+    #[must_use]
+    pub fn new(queue: Receiver<Notice>, client: Client, instance: String, metrics: Arc<Metrics>) -> Self {
+        Self {
+            queue,
+            recorder: Recorder::new(client, instance),
+            metrics,
+        }
+    }
+
     /// Publishes until every [`Events`] is gone.
     pub async fn run(mut self) {
         while let Some(mut notice) = self.queue.recv().await {

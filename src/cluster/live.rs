@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::store::{Failure, OwnerKind, ReadError, Store, WriteError};
+use crate::api::DeployerPolicy;
 use crate::api::claim::{DeployerClaim, DeployerClaimSpec};
 use crate::domain::sighting::{Activity, Sighting};
 use crate::telemetry::metrics::Metrics;
@@ -164,6 +165,10 @@ impl Store for LiveStore {
             .await?
             .map(|found| found.labels().clone())
             .unwrap_or_default())
+    }
+
+    async fn policy(&self, name: &str) -> Result<Option<DeployerPolicy>, ReadError> {
+        self.get(Api::all(self.client.clone()), "deployerpolicy", name).await
     }
 
     async fn create_claim(

@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use serde_json::Value;
 
+use crate::api::DeployerPolicy;
 use crate::api::claim::{DeployerClaim, DeployerClaimSpec};
 use crate::domain::sighting::Sighting;
 
@@ -111,6 +112,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Reads the labels of a namespace.
     async fn namespace_labels(&self, name: &str) -> Result<std::collections::BTreeMap<String, String>, ReadError>;
+
+    /// Reads a policy. `None`: there is none of that name.
+    async fn policy(&self, name: &str) -> Result<Option<DeployerPolicy>, ReadError>;
 
     /// Creates a claim, if there is none of that name.
     async fn create_claim(

@@ -4,7 +4,9 @@
 //! same function is driven by the webhook over a real API server, and by the exhaustive model check.
 //!
 //! # Assumptions on the caller
-//! - Each read began after the request arrived; each read of a pod began after the claim in the same evidence was read.
+//! - Each read began after the request arrived; each read of a pod began after the claim in the same evidence was read, or
+//!   before a write of that claim by the same caller, conditional on the version read before: then what ended has left the
+//!   claim, and what is pending in it is still on its way.
 //! - `Step::Write` is carried out as one write that is conditional on the version of that claim (on its absence, where there
 //!   is none), and the request is answered only after it; a conflict means new evidence.
 
@@ -351,3 +353,6 @@ fn rerun(
         }),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -191,3 +191,6 @@ impl DeployerClaimSpec {
         self.outcomes.drain(..excess);
     }
 }
+
+#[cfg(test)]
+mod tests;

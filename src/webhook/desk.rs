@@ -12,7 +12,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep};
 
 use super::round::Round;
-use crate::cluster::store::Store;
+use crate::cluster::store::{ReadError, Store};
 use crate::domain::admission::Ruling;
 use crate::domain::key::Key;
 use crate::domain::refusal::Undecided;
@@ -141,6 +141,15 @@ impl From<Undecided> for Decided {
         Self {
             ruling: Ruling::Undecided(why),
             claim: None,
+        }
+    }
+}
+
+impl From<ReadError> for Undecided {
+    fn from(error: ReadError) -> Self {
+        Self::ReadFailed {
+            what: error.what,
+            why: error.why.to_string(),
         }
     }
 }

@@ -7,12 +7,11 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::calls::{Call, Handler, Reply, Undecided as Unserved};
-use super::judge::{Judge, Judged};
+use super::judge::{Judge, Judgement};
 use super::policies::{Known, Policies, Target};
 use super::records::{Decision, Records};
-use super::review::{Request, write};
+use super::review::Request;
 use super::validation;
-use crate::api::policy::{FailurePolicy, Mode};
 use crate::cluster::store::Store;
 use crate::domain::answer::{Answer, Subject, answer};
 use crate::domain::refusal::Undecided;
@@ -54,7 +53,7 @@ impl Route {
 
 /// Answers admission calls.
 pub struct Admission<S> {
-    policies: Arc<Policies>,
+    policies: Arc<Policies<S>>,
     judge: Judge<S>,
     records: Records,
 }
@@ -62,7 +61,7 @@ pub struct Admission<S> {
 impl<S: Store> Admission<S> {
     /// A handler over these parts.
     #[must_use]
-    pub fn new(policies: Arc<Policies>, judge: Judge<S>, records: Records) -> Self {
+    pub fn new(policies: Arc<Policies<S>>, judge: Judge<S>, records: Records) -> Self {
         Self {
             policies,
             judge,
@@ -78,8 +77,8 @@ impl<S: Store> Admission<S> {
         let deadline = deadline(call);
         let found = match tokio::time::timeout_at(deadline, self.policies.find(target)).await {
             Ok(Ok(found)) => found,
-            Ok(Err(error)) => return self.without_policy(&request, target, error.what, error.why.to_string()),
-            Err(_) => return self.without_policy(&request, target, "the policy".into(), "timed out".into()),
+            Ok(Err(error)) => return self.unreached(call, target, &request, error.into()),
+            Err(_) => return self.unreached(call, target, &request, Undecided::Deadline),
         };
         let Some(known) = found else {
             let text = format!(
@@ -103,22 +102,21 @@ impl<S: Store> Admission<S> {
             Ok(judged) => judged,
             Err(error) => return Reply::text(400, &error.to_string()),
         };
-        Reply::json(200, request.reply(&self.answered(call, &known, &request, &judged)))
+        let answer = judged.map(|judgement| self.answered(call, &known, &request, &judgement));
+        // Where there was nothing to decide there is nothing to record.
+        Reply::json(200, request.reply(&answer.unwrap_or_default()))
     }
 
-    /// Answers and records what was decided. Where there was nothing to decide there is nothing to record.
-    fn answered(&self, call: &Call, known: &Known, request: &Request, judged: &Judged) -> Answer {
-        let Judged::Decided {
+    /// Answers and records what was decided.
+    fn answered(&self, call: &Call, known: &Known, request: &Request, judgement: &Judgement) -> Answer {
+        let Judgement {
             pod,
             ruling,
             key,
             owner,
             claim,
             operation,
-        } = judged
-        else {
-            return Answer::default();
-        };
+        } = judgement;
         let subject = Subject {
             policy: &known.name,
             policy_generation: known.generation,
@@ -146,40 +144,15 @@ impl<S: Store> Admission<S> {
         answer
     }
 
-    /// The policy itself could not be read: its last known failure policy decides, and refuses if none is known.
-    fn without_policy(&self, request: &Request, target: &Target, what: String, why: String) -> Reply {
-        tracing::warn!(
-            request = request.uid,
-            policy = target.name,
-            what,
-            why,
-            "a policy could not be read"
-        );
+    /// No decision was reached before the policy or the pod were looked at: the policy's last known failure policy decides, and
+    /// refuses if none is known.
+    fn unreached(&self, call: &Call, target: &Target, request: &Request, why: Undecided) -> Reply {
+        let known = self.policies.last_known(&target.name);
+        let known = known.unwrap_or_else(|| Arc::new(Known::unread(&target.name)));
         Reply::json(
             200,
-            write(
-                &request.uid,
-                &self.undecided_answer(target, request, Undecided::ReadFailed { what, why }),
-            ),
+            request.reply(&self.answered(call, &known, request, &Judgement::unreached(request, why))),
         )
-    }
-
-    fn undecided_answer(&self, target: &Target, request: &Request, why: Undecided) -> Answer {
-        let known = self.policies.last_known(&target.name);
-        let pod = request
-            .object
-            .as_ref()
-            .and_then(|pod| pod.pointer("/metadata/name"))
-            .and_then(|name| name.as_str());
-        let subject = Subject {
-            policy: &target.name,
-            policy_generation: known.as_ref().map_or(0, |known| known.generation),
-            mode: known.as_ref().map_or(Mode::Enforce, |known| known.mode),
-            failure_policy: known.as_ref().map_or(FailurePolicy::Fail, |known| known.failure_policy),
-            pod: pod.unwrap_or_default(),
-            key: None,
-        };
-        answer(&subject, &why.into())
     }
 }
 
@@ -202,15 +175,7 @@ impl<S: Store> Handler for Admission<S> {
             Unserved::Panicked => Undecided::Panicked,
         };
         match (Route::of(&call.path), Request::read(&call.body)) {
-            (Route::Admit(target), Ok(request)) => {
-                tracing::warn!(
-                    request = request.uid,
-                    policy = target.name,
-                    reason = why.reason(),
-                    "a call was not decided"
-                );
-                Reply::json(200, request.reply(&self.undecided_answer(&target, &request, why)))
-            }
+            (Route::Admit(target), Ok(request)) => self.unreached(call, &target, &request, why),
             (_, Ok(_)) => Reply::text(503, &why.to_string()),
             (_, Err(error)) => Reply::text(400, &error.to_string()),
         }
@@ -221,7 +186,7 @@ impl<S: Store> Handler for Admission<S> {
 fn deadline(call: &Call) -> Instant {
     let timeout = call.timeout.unwrap_or(DEFAULT_TIMEOUT);
     let margin = (timeout / 10).max(LEAST_MARGIN).min(timeout / 2);
-    Instant::from_std(call.received + (timeout - margin))
+    Instant::from_std(call.received + timeout.saturating_sub(margin))
 }
 
 #[cfg(test)]
@@ -272,7 +237,7 @@ mod tests {
             let full = timeout.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
             assert_eq!(
                 deadline(&call).into_std(),
-                received + full - Duration::from_millis(kept),
+                received + full.saturating_sub(Duration::from_millis(kept)),
                 "{timeout:?}"
             );
         }

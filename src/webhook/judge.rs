@@ -39,26 +39,59 @@ pub struct Pod {
     pub uid: String,
 }
 
-/// What came of a review.
+/// A decision on a review, reached or not.
 #[derive(Clone, Debug)]
-pub enum Judged {
-    /// The policy has nothing to say about it.
-    NotMatched,
-    /// A decision, reached or not.
-    Decided {
-        /// The pod.
-        pod: Pod,
-        /// What was decided.
-        ruling: Ruling,
-        /// What the pod works for, where that could be read.
-        key: Option<Key>,
-        /// Its owner, where the policy asks for one.
-        owner: Option<OwnerReference>,
-        /// The claim of the key, where there is one.
-        claim: Option<ObjectReference>,
-        /// CREATE or UPDATE.
-        operation: &'static str,
-    },
+pub struct Judgement {
+    /// The pod.
+    pub pod: Pod,
+    /// What was decided.
+    pub ruling: Ruling,
+    /// What the pod works for, where that could be read.
+    pub key: Option<Key>,
+    /// Its owner, where the policy asks for one.
+    pub owner: Option<OwnerReference>,
+    /// The claim of the key, where there is one.
+    pub claim: Option<ObjectReference>,
+    /// CREATE or UPDATE.
+    pub operation: &'static str,
+}
+
+impl Judgement {
+    /// No decision was reached before the pod was looked at.
+    pub(super) fn unreached(request: &Request, why: Undecided) -> Self {
+        let text = |field| {
+            let value = request
+                .object
+                .as_ref()
+                .and_then(|object| object.pointer(field))
+                .and_then(Value::as_str);
+            value.unwrap_or_default().to_owned()
+        };
+        let pod = Pod {
+            namespace: request.namespace.clone().unwrap_or_default(),
+            name: text("/metadata/name"),
+            uid: text("/metadata/uid"),
+        };
+        Self::new(pod, operation(request).unwrap_or("OTHER"), why, None)
+    }
+
+    /// A ruling that needed no claim.
+    fn new(pod: Pod, operation: &'static str, ruling: impl Into<Ruling>, key: Option<Key>) -> Self {
+        Self {
+            pod,
+            ruling: ruling.into(),
+            key,
+            owner: None,
+            claim: None,
+            operation,
+        }
+    }
+}
+
+/// A refusal by the pod alone.
+struct RefusedAtOnce {
+    refusal: Refusal,
+    key: Option<Key>,
 }
 
 impl<S: Store> Judge<S> {
@@ -68,83 +101,72 @@ impl<S: Store> Judge<S> {
         Self { store, desks }
     }
 
-    /// Judges one review under one policy.
+    /// Judges one review under one policy. `None`: the policy has nothing to say about it.
     ///
     /// # Errors
     /// If the review lacks what the operation needs.
     pub async fn judge(
         &self,
-        policies: &Policies,
+        policies: &Policies<S>,
         known: &Known,
         request: &Request,
         deadline: Instant,
-    ) -> Result<Judged, ReviewError> {
+    ) -> Result<Option<Judgement>, ReviewError> {
         let is_pod = request.resource.group.is_empty() && request.resource.resource == "pods";
         if !is_pod || request.sub_resource.as_ref().is_some_and(|sub| !sub.is_empty()) {
-            return Ok(Judged::NotMatched);
+            return Ok(None);
         }
-        let operation = match request.operation.as_str() {
-            "CREATE" => "CREATE",
-            "UPDATE" => "UPDATE",
-            _ => return Ok(Judged::NotMatched),
+        let Some(operation) = operation(request) else {
+            return Ok(None);
         };
         let object = request.object()?;
         let pod = pod_of(request, object)?;
         let policy = match &known.policy {
             Ok(policy) => Arc::clone(policy),
-            Err(why) => return Ok(undecided(pod, operation, why.clone())),
+            Err(why) => return Ok(Some(undecided(pod, operation, why.clone()))),
         };
         if operation == "UPDATE" {
             return Ok(update(&policy, pod, request, object));
         }
         match policy.matches(object, None) {
             Ok(true) => {}
-            Ok(false) => return Ok(Judged::NotMatched),
-            Err(error) => return Ok(undecided(pod, operation, error.to_string())),
+            Ok(false) => return Ok(None),
+            Err(error) => return Ok(Some(undecided(pod, operation, error.to_string()))),
         }
-        Ok(self.create(policies, policy, pod, request, object, deadline).await)
+        Ok(Some(
+            self.create(policies, policy, pod, request, object, deadline).await,
+        ))
     }
 
     async fn create(
         &self,
-        policies: &Policies,
+        policies: &Policies<S>,
         policy: Arc<Policy>,
         pod: Pod,
         request: &Request,
         object: &Value,
         deadline: Instant,
-    ) -> Judged {
+    ) -> Judgement {
         let dry_run = request.dry_run.unwrap_or_default();
         let question = match question(policy, &pod, &request.user_info.username, object, deadline, dry_run) {
             Ok(question) => question,
-            Err((refusal, key)) => {
-                let ruling = Ruling::Refused(refusal);
-                return Judged::Decided {
-                    pod,
-                    ruling,
-                    key,
-                    owner: None,
-                    claim: None,
-                    operation: "CREATE",
-                };
-            }
+            Err(refused) => return Judgement::new(pod, "CREATE", refused.refusal, refused.key),
         };
         let (key, owner) = (question.key.clone(), question.owner.clone());
         let refused_elsewhere = self.refused_by_others(policies, &question, request, object).await;
         let Decided { ruling, claim } = match refused_elsewhere {
-            Some(refusal) => Decided {
-                ruling: Ruling::Refused(refusal),
-                claim: None,
-            },
+            Some(refusal) => {
+                return Judgement {
+                    owner,
+                    ..Judgement::new(pod, "CREATE", refusal, Some(key))
+                };
+            }
             None => self.desks.decide(question).await,
         };
-        Judged::Decided {
-            pod,
-            ruling,
-            key: Some(key),
+        Judgement {
             owner,
             claim,
-            operation: "CREATE",
+            ..Judgement::new(pod, "CREATE", ruling, Some(key))
         }
     }
 
@@ -152,7 +174,7 @@ impl<S: Store> Judge<S> {
     /// under this one would be a leftover. What cannot be reached here is left to the other policy's own call.
     async fn refused_by_others(
         &self,
-        policies: &Policies,
+        policies: &Policies<S>,
         question: &Question,
         request: &Request,
         object: &Value,
@@ -191,7 +213,7 @@ impl<S: Store> Judge<S> {
             uid: ours.candidate.uid.clone(),
         };
         let (refusal, key) = match question(policy, &pod, &request.user_info.username, object, ours.deadline, true) {
-            Err((refusal, key)) => (refusal, key),
+            Err(refused) => (refused.refusal, refused.key),
             Ok(question) => {
                 let key = question.key.clone();
                 match self.desks.decide(question).await.ruling {
@@ -217,12 +239,13 @@ fn question(
     object: &Value,
     deadline: Instant,
     dry_run: bool,
-) -> Result<Question, (Refusal, Option<Key>)> {
-    let identity = policy.identity(object).map_err(|error| (error.into(), None))?;
+) -> Result<Question, Box<RefusedAtOnce>> {
+    let refused = |refusal, key| Box::new(RefusedAtOnce { refusal, key });
+    let identity = policy.identity(object).map_err(|error| refused(error.into(), None))?;
     let key = key_of(&policy, &pod.namespace, &identity);
     let owner = policy
         .owner_reference(object)
-        .map_err(|error| (error.into(), Some(key.clone())))?;
+        .map_err(|error| refused(error.into(), Some(key.clone())))?;
     let rules = Rules {
         policy: PolicyReference {
             name: policy.name.clone(),
@@ -259,43 +282,32 @@ fn question(
 }
 
 /// What a policy matches or reads on a pod cannot change while the pod is active.
-fn update(policy: &Policy, pod: Pod, request: &Request, new: &Value) -> Judged {
-    let Some(old) = request.old_object.as_ref().filter(|old| old.is_object()) else {
-        return Judged::NotMatched;
-    };
+fn update(policy: &Policy, pod: Pod, request: &Request, new: &Value) -> Option<Judgement> {
+    let old = request.old_object.as_ref().filter(|old| old.is_object())?;
     let matches = match (policy.matches(new, Some(old)), policy.matches(old, Some(old))) {
         (Ok(new), Ok(old)) => new || old,
         (Ok(true), Err(_)) | (Err(_), Ok(true)) => true,
-        (Err(error), _) | (_, Err(error)) => return undecided(pod, "UPDATE", error.to_string()),
+        (Err(error), _) | (_, Err(error)) => return Some(undecided(pod, "UPDATE", error.to_string())),
     };
     let phase = old.pointer("/status/phase").and_then(Value::as_str);
     let keys = policy.changed_keys(old, new);
     if !matches || keys.is_empty() || !Activity::of_phase(phase).is_active() {
-        return Judged::NotMatched;
+        return None;
     }
     let identity = policy.identity(old).or_else(|_| policy.identity(new)).ok();
     let key = identity.map(|identity| key_of(policy, &pod.namespace, &identity));
-    let ruling = Ruling::Refused(Refusal::IdentityChanged { keys });
-    Judged::Decided {
-        pod,
-        ruling,
-        key,
-        owner: None,
-        claim: None,
-        operation: "UPDATE",
-    }
+    Some(Judgement::new(pod, "UPDATE", Refusal::IdentityChanged { keys }, key))
 }
 
-fn undecided(pod: Pod, operation: &'static str, why: String) -> Judged {
-    let ruling = Ruling::Undecided(Undecided::PolicyUnusable { why });
-    Judged::Decided {
-        pod,
-        ruling,
-        key: None,
-        owner: None,
-        claim: None,
-        operation,
-    }
+/// The operations that are decided.
+fn operation(request: &Request) -> Option<&'static str> {
+    ["CREATE", "UPDATE"]
+        .into_iter()
+        .find(|operation| *operation == request.operation)
+}
+
+fn undecided(pod: Pod, operation: &'static str, why: String) -> Judgement {
+    Judgement::new(pod, operation, Undecided::PolicyUnusable { why }, None)
 }
 
 fn pod_of(request: &Request, object: &Value) -> Result<Pod, ReviewError> {

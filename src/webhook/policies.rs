@@ -10,7 +10,7 @@ use kube::{Api, Client, ResourceExt};
 
 use crate::api::DeployerPolicy;
 use crate::api::policy::{FailurePolicy, Mode};
-use crate::cluster::store::{Failure, ReadError};
+use crate::cluster::store::{ReadError, Store};
 use crate::domain::policy::Policy;
 use crate::telemetry::health::Condition;
 
@@ -52,6 +52,20 @@ impl Known {
     }
 }
 
+impl Known {
+    /// A policy that could not be read, ever: the strictest one.
+    pub(super) fn unread(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            uid: String::new(),
+            generation: 0,
+            mode: Mode::Enforce,
+            failure_policy: FailurePolicy::Fail,
+            policy: Err("it could not be read".into()),
+        }
+    }
+}
+
 /// The policy that a call is about, as its URL names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -71,24 +85,25 @@ impl Target {
 }
 
 /// The policies of the cluster.
-pub struct Policies {
-    api: Api<DeployerPolicy>,
+pub struct Policies<S> {
+    store: Arc<S>,
     known: Mutex<HashMap<String, Arc<Known>>>,
 }
 
-impl Policies {
-    /// Nothing is known until [`Self::watch`] runs; until then everything is read live.
+impl<S: Store> Policies<S> {
+    /// Nothing is known until [`Self::watch`] runs or something is [learnt](Self::learn); until then everything is read live.
     #[must_use]
-    pub fn new(client: Client) -> Self {
+    pub fn new(store: Arc<S>) -> Self {
         Self {
-            api: Api::all(client),
+            store,
             known: Mutex::default(),
         }
     }
 
     /// Keeps the known policies up to date, for ever. `complete` holds from the first full list on.
-    pub async fn watch(self: Arc<Self>, complete: Condition) {
-        let events = watcher(self.api.clone(), watcher::Config::default()).default_backoff();
+    pub async fn watch(self: Arc<Self>, client: Client, complete: Condition) {
+        let api: Api<DeployerPolicy> = Api::all(client);
+        let events = watcher(api, watcher::Config::default()).default_backoff();
         pin_mut!(events);
         let mut listed = HashMap::new();
         while let Some(event) = events.next().await {
@@ -101,18 +116,21 @@ impl Policies {
                     *self.lock() = std::mem::take(&mut listed);
                     complete.hold();
                 }
-                Ok(Event::Apply(policy)) => {
-                    let version = self.version_of(&policy);
-                    self.lock().insert(policy.name_any(), version);
-                }
+                Ok(Event::Apply(policy)) => self.learn(&policy),
                 Ok(Event::Delete(policy)) => {
                     self.lock().remove(&policy.name_any());
                 }
                 Err(error) => {
-                    tracing::warn!(error = %error, "the policies cannot be watched; trying again, and reading live meanwhile")
+                    tracing::warn!(error = %error, "the policies cannot be watched; trying again, and reading live meanwhile");
                 }
             }
         }
+    }
+
+    /// Takes in a version of a policy as it is stored: from now on it is the known one.
+    pub fn learn(&self, policy: &DeployerPolicy) {
+        let version = self.version_of(policy);
+        self.lock().insert(policy.name_any(), version);
     }
 
     /// Finds the policy that a call is about, in the version that the call knows or a newer one. `None`: there is no such
@@ -124,11 +142,7 @@ impl Policies {
         if let Some(known) = self.last_known(&target.name).filter(|known| target.is_met_by(known)) {
             return Ok(Some(known));
         }
-        let found = self.api.get_opt(&target.name).await;
-        let found = found.map_err(|error| ReadError {
-            what: format!("DeployerPolicy {:?}", target.name),
-            why: Failure::from(error),
-        })?;
+        let found = self.store.policy(&target.name).await?;
         Ok(found.map(|policy| self.version_of(&policy)))
     }
 

@@ -107,7 +107,7 @@ fn log(decision: &Decision<'_>, took: Duration) {
         allowed = decision.answer.denial.is_none(),
         holder,
         message,
-        took_ms = took.as_secs_f64() * 1000.0,
+        took_ms = (took.as_secs_f64() * 1e6).round() / 1e3,
         "decided"
     );
 }

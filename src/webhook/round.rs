@@ -152,15 +152,17 @@ impl<'a, S: Store> Round<'a, S> {
             Ok((name, found))
         }));
         let strangers = async {
-            match wanted.strangers {
-                true => reading::strangers(store, question).await.map(Some),
-                false => Ok(None),
+            if wanted.strangers {
+                reading::strangers(store, question).await.map(Some)
+            } else {
+                Ok(None)
             }
         };
         let standpoint = async {
-            match wanted.owner {
-                true => reading::standpoint(store, question).await.map(Some),
-                false => Ok(None),
+            if wanted.owner {
+                reading::standpoint(store, question).await.map(Some)
+            } else {
+                Ok(None)
             }
         };
         let read = timeout_at(question.deadline, join3(pods, strangers, standpoint)).await;
@@ -245,10 +247,7 @@ fn answer_late(tickets: Vec<Ticket>) -> Vec<Ticket> {
 }
 
 fn failed(error: &ReadError) -> Fate {
-    let why = Undecided::ReadFailed {
-        what: error.what.clone(),
-        why: error.why.to_string(),
-    };
+    let why = Undecided::from(error.clone());
     if error.why.is_transient() {
         Fate::Trouble(why)
     } else {

@@ -52,7 +52,9 @@ fn audit_creates_the_second_deployer_and_only_records() {
         let verdict = until("the audit annotation", SOON, async || {
             let events = scene.stage.plane.audit_events()?;
             let of_it = events.iter().find(|event| {
-                event["objectRef"]["namespace"] == "mode-audit" && event["objectRef"]["name"] == "second" && event["verb"] == "create"
+                event["objectRef"]["namespace"] == "mode-audit"
+                    && event["objectRef"]["name"] == "second"
+                    && event["verb"] == "create"
             });
             let annotations = &of_it.context("not in the audit log")?["annotations"];
             annotations["mode-audit.policies.deployer-guard.io/verdict"]
@@ -122,7 +124,10 @@ fn the_config_is_read_from_a_label_an_annotation_or_an_expression() {
     run(async {
         for (name, config) in [
             ("identity-label", json!({ "label": "app" })),
-            ("identity-annotation", json!({ "label": null, "annotation": "example.com/app" })),
+            (
+                "identity-annotation",
+                json!({ "label": null, "annotation": "example.com/app" }),
+            ),
             (
                 "identity-expression",
                 json!({ "label": null, "expression": "object.metadata.name.split('-')[0] + '/' + object.metadata.labels['app']" }),
@@ -137,7 +142,12 @@ fn the_config_is_read_from_a_label_an_annotation_or_an_expression() {
             scene.admits(&made("x-1", "one")).await?;
             scene.refuses(&made("x-2", "one"), "DeployerActive").await?;
             scene.admits(&made("x-3", "two")).await?;
-            let configs: Vec<_> = scene.claims().await?.into_iter().map(|claim| claim.spec.config).collect();
+            let configs: Vec<_> = scene
+                .claims()
+                .await?
+                .into_iter()
+                .map(|claim| claim.spec.config)
+                .collect();
             assert_eq!(configs.len(), 2, "{configs:?}");
 
             let mut nameless = pod("x-4", &[("scene", name)]);
@@ -155,7 +165,8 @@ fn with_scope_generation_two_generations_may_run_and_one_of_each() {
         let name = "scope-generation";
         let spec = json!({ "scope": "Generation", "generation": { "label": "version" } });
         let scene = Scene::under(&[policy(name, &spec)], name).await?;
-        let of = |pod_name: &str, version: &str| pod(pod_name, &[("scene", name), ("config", "a"), ("version", version)]);
+        let of =
+            |pod_name: &str, version: &str| pod(pod_name, &[("scene", name), ("config", "a"), ("version", version)]);
         scene.admits(&of("one", "1")).await?;
         scene.admits(&of("two", "2")).await?;
         scene.refuses(&of("another-two", "2"), "DeployerActive").await?;
@@ -194,7 +205,11 @@ fn a_plain_pod_cannot_be_labelled_into_a_deployer() {
 fn what_identifies_an_active_deployer_cannot_be_changed_until_it_has_finished() {
     run(async {
         let scene = held("labelled-out", &json!({})).await?;
-        for labels in [json!({ "scene": null }), json!({ "scene": "x" }), json!({ "config": "b" })] {
+        for labels in [
+            json!({ "scene": null }),
+            json!({ "scene": "x" }),
+            json!({ "config": "b" }),
+        ] {
             let patch = json!({ "metadata": { "labels": labels } });
             refusal(scene.patch("first", &patch).await).with_context(|| labels.to_string())?;
         }
@@ -253,12 +268,13 @@ fn a_namespace_with_deployers_can_be_deleted_with_every_replica_down() {
         ensure!(scene.exists("cfg-1-deploy").await?, "no deployer there");
         let api: Api<Namespace> = Api::all(scene.client.clone());
         api.delete(&scene.namespace, &DeleteParams::default()).await?;
-        until("the namespace to be gone", Duration::from_secs(60), async || {
+        until("the namespace to be gone", Duration::from_mins(1), async || {
             let left = api.get_opt(&scene.namespace).await?;
             ensure!(
                 left.is_none(),
                 "{:?}",
-                left.and_then(|namespace| namespace.status).and_then(|status| status.conditions)
+                left.and_then(|namespace| namespace.status)
+                    .and_then(|status| status.conditions)
             );
             Ok(())
         })

@@ -1,4 +1,4 @@
-//! The policy for `OpenShift` DeploymentConfigs, with objects of the exact shape that its controllers make.
+//! The policy for `OpenShift` `DeploymentConfigs`, with objects of the exact shape that its controllers make.
 
 use anyhow::ensure;
 use deployer_guard_testkit::Stage;
@@ -17,14 +17,21 @@ fn lookalikes(namespace: &str) -> anyhow::Result<Vec<Value>> {
         let metadata = &mut pod["metadata"];
         metadata["name"] = json!(name);
         metadata["namespace"] = json!(namespace);
-        for field in ["uid", "creationTimestamp", "generation", "ownerReferences", "generateName"] {
+        for field in [
+            "uid",
+            "creationTimestamp",
+            "generation",
+            "ownerReferences",
+            "generateName",
+        ] {
             if let Some(metadata) = metadata.as_object_mut() {
                 metadata.remove(field);
             }
         }
         let containers = pod["spec"]["containers"].clone();
         let container = json!([{ "name": containers[0]["name"], "image": containers[0]["image"] }]);
-        pod["spec"] = json!({ "containers": container, "restartPolicy": "Never", "automountServiceAccountToken": false });
+        pod["spec"] =
+            json!({ "containers": container, "restartPolicy": "Never", "automountServiceAccountToken": false });
         pods.push(pod);
         Ok(())
     };
@@ -67,7 +74,11 @@ fn hook_helper_and_application_pods_are_created_with_every_replica_down_and_depl
         let (_, deployer) = scene.begun("cfg", 1).await?;
         let answer = scene.create(&deployer).await?;
         assert_eq!(answer.code, 500);
-        ensure!(answer.message().contains("failed calling webhook"), "{}", answer.message());
+        ensure!(
+            answer.message().contains("failed calling webhook"),
+            "{}",
+            answer.message()
+        );
         Ok(())
     });
 }
@@ -269,7 +280,10 @@ fn a_deployer_whose_controller_is_gone_or_was_replaced_is_refused() {
         );
         let uid = rollout.begin(&scene.client, "New").await?;
         let message = scene.refuses(&deployer, "OwnerReplaced").await?;
-        ensure!(message.contains("ReplicationController \"cfg-1\", exists with another uid"), "{message}");
+        ensure!(
+            message.contains("ReplicationController \"cfg-1\", exists with another uid"),
+            "{message}"
+        );
         scene.admits(&rollout.pod(&uid)).await
     });
 }
@@ -337,7 +351,13 @@ fn the_shipped_policy_has_the_default_of_reruns() {
         let stage: &Stage = scene.stage;
         let output = stage
             .plane
-            .kubectl(&["get", "dpol", "openshift-deploymentconfig", "-o", "jsonpath={.spec.reruns}"])
+            .kubectl(&[
+                "get",
+                "dpol",
+                "openshift-deploymentconfig",
+                "-o",
+                "jsonpath={.spec.reruns}",
+            ])
             .await?;
         assert_eq!(String::from_utf8(output.stdout)?, "AfterFailure");
         Ok(())

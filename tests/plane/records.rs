@@ -171,7 +171,10 @@ fn what_is_logged_by_default_is_ours_and_the_warnings_of_what_we_build_on() {
         for replica in &scene.stage.replicas {
             for line in replica.webhook.log_lines()? {
                 let target = line["target"].as_str().unwrap_or_default();
-                ensure!(line["level"] != "INFO" || target.starts_with("deployer_guard"), "{line}");
+                ensure!(
+                    line["level"] != "INFO" || target.starts_with("deployer_guard"),
+                    "{line}"
+                );
             }
         }
         Ok(())
@@ -184,9 +187,8 @@ fn the_counters_of_the_replicas_add_up_to_what_clients_saw() {
         let name = "counted";
         let spec = json!({ "generation": { "label": "version" }, "reruns": "Never" });
         let scene = Scene::under(&[policy(name, &spec)], name).await?;
-        let of = |pod_name: &str, config: &str| {
-            pod(pod_name, &[("scene", name), ("config", config), ("version", config)])
-        };
+        let of =
+            |pod_name: &str, config: &str| pod(pod_name, &[("scene", name), ("config", config), ("version", config)]);
         for config in ["a", "b", "c"] {
             scene.admits(&of(&format!("{config}-1"), config)).await?;
         }
@@ -198,7 +200,9 @@ fn the_counters_of_the_replicas_add_up_to_what_clients_saw() {
         }
         scene.set_phase("c-1", "Failed").await?;
         scene.refuses(&of("c-2", "c"), "GenerationAlreadyRun").await?;
-        scene.refuses(&pod("d-1", &[("scene", name)]), "IdentityInvalid").await?;
+        scene
+            .refuses(&pod("d-1", &[("scene", name)]), "IdentityInvalid")
+            .await?;
         let changed = json!({ "metadata": { "labels": { "config": "z" } } });
         ensure!(scene.patch("a-1", &changed).await.is_err(), "it was changed");
 
@@ -234,7 +238,9 @@ fn the_counters_of_the_replicas_add_up_to_what_clients_saw() {
 
 /// The samples of one metric: labels and value.
 fn samples(text: &str, metric: &str) -> Vec<(String, u64)> {
-    let lines = text.lines().filter_map(|line| line.strip_prefix(metric)?.strip_prefix('{'));
+    let lines = text
+        .lines()
+        .filter_map(|line| line.strip_prefix(metric)?.strip_prefix('{'));
     lines
         .filter_map(|line| {
             let (labels, value) = line.split_once("} ")?;
@@ -252,7 +258,10 @@ async fn rejections(scene: &Scene, kind: &str, observed: i32) -> anyhow::Result<
             .into_iter()
             .filter(|event| event.regarding.as_ref().and_then(|it| it.kind.as_deref()) == Some(kind))
             .collect();
-        let count: i32 = of_it.iter().map(|event| event.series.as_ref().map_or(1, |series| series.count)).sum();
+        let count: i32 = of_it
+            .iter()
+            .map(|event| event.series.as_ref().map_or(1, |series| series.count))
+            .sum();
         ensure!(count == observed, "{count} so far");
         Ok(of_it)
     })
@@ -282,13 +291,16 @@ fn a_refusal_is_an_event_on_the_controller_and_on_the_claim_with_the_holder_besi
             assert_eq!(event.type_.as_deref(), Some("Warning"));
             assert_eq!(event.reporting_controller.as_deref(), Some("deployer-guard.io/webhook"));
             assert_eq!(
-                event.note.map(|note| note.replace("\"cfg-2-deploy\":", "\"cfg-2-deploy\" for \"cfg\":")),
+                event
+                    .note
+                    .map(|note| note.replace("\"cfg-2-deploy\":", "\"cfg-2-deploy\" for \"cfg\":")),
                 Some(message.clone())
             );
         }
         let (_, described) = scene.kubectl(&["describe", "rc", "cfg-2"]).await?;
         ensure!(
-            described.contains("DeployerRejected") && described.contains("deployer pod \"cfg-1-deploy\" (generation \"cfg-1\") is active"),
+            described.contains("DeployerRejected")
+                && described.contains("deployer pod \"cfg-1-deploy\" (generation \"cfg-1\") is active"),
             "{described}"
         );
         let (_, described) = scene.kubectl(&["describe", "dclaim"]).await?;
@@ -328,8 +340,12 @@ fn refusals_of_different_pods_by_one_holder_are_different_events() {
         }
         let events = rejections(&scene, "DeployerClaim", 8).await?;
         for pod in ["cfg-2-deploy", "cfg-3-deploy"] {
-            let of_it = events.iter().filter(|event| event.note.as_ref().is_some_and(|note| note.contains(pod)));
-            let count: i32 = of_it.map(|event| event.series.as_ref().map_or(1, |series| series.count)).sum();
+            let of_it = events
+                .iter()
+                .filter(|event| event.note.as_ref().is_some_and(|note| note.contains(pod)));
+            let count: i32 = of_it
+                .map(|event| event.series.as_ref().map_or(1, |series| series.count))
+                .sum();
             assert_eq!(count, 4, "{pod}");
         }
         Ok(())
@@ -345,13 +361,25 @@ fn kubectl_get_deployerclaims_says_who_holds_what() {
         let columns: Vec<_> = lines.next().unwrap_or_default().split_whitespace().collect();
         assert_eq!(
             columns,
-            ["NAME", "CONFIG", "GENERATION", "HOLDER", "PHASE", "SINCE", "REJECTIONS", "AGE"]
+            [
+                "NAME",
+                "CONFIG",
+                "GENERATION",
+                "HOLDER",
+                "PHASE",
+                "SINCE",
+                "REJECTIONS",
+                "AGE"
+            ]
         );
         let values: Vec<_> = lines.next().unwrap_or_default().split_whitespace().collect();
         assert_eq!(values[1..4], ["cfg", "cfg-1", "cfg-1-deploy"], "{printed}");
         let claim = scene.claim().await?;
         let kind = deployer_guard::api::DeployerClaim::kind(&());
-        assert_eq!((kind.as_ref(), Some(values[0])), ("DeployerClaim", claim.metadata.name.as_deref()));
+        assert_eq!(
+            (kind.as_ref(), Some(values[0])),
+            ("DeployerClaim", claim.metadata.name.as_deref())
+        );
         Ok(())
     });
 }
@@ -367,15 +395,24 @@ fn short_names_work_and_kubectl_explain_describes_each_field() {
         for (path, says) in [
             ("deployerpolicy", "which pods are deployers"),
             ("deployerpolicy.spec.match", "It must narrow"),
-            ("deployerpolicy.spec.match.objectSelector", "as in a webhook configuration"),
+            (
+                "deployerpolicy.spec.match.objectSelector",
+                "as in a webhook configuration",
+            ),
             ("deployerpolicy.spec.match.matchConditions", "at most 56"),
-            ("deployerpolicy.spec.config", "exactly one of label, annotation, expression"),
+            (
+                "deployerpolicy.spec.config",
+                "exactly one of label, annotation, expression",
+            ),
             ("deployerpolicy.spec.generation.ordinal", "yields an int that grows"),
             ("deployerpolicy.spec.owner.expression", "yields a bool"),
             ("deployerpolicy.spec.reruns", "AfterFailure"),
             ("deployerpolicy.spec.leftovers", "cannot prevent or clean up"),
             ("deployerclaim", "which deployer pod holds a config"),
-            ("deployerclaim.spec.holder", "The deployer pod that the claim was last given to"),
+            (
+                "deployerclaim.spec.holder",
+                "The deployer pod that the claim was last given to",
+            ),
             ("deployerclaim.spec.pending", "not yet seen in the store"),
         ] {
             let (done, printed) = scene.kubectl(&["explain", path]).await?;
@@ -383,7 +420,13 @@ fn short_names_work_and_kubectl_explain_describes_each_field() {
             ensure!(done && one_line.contains(says), "{path}: {printed}");
         }
         let (_, printed) = scene
-            .kubectl(&["explain", "deployerpolicy", "--recursive", "--output", "plaintext-openapiv2"])
+            .kubectl(&[
+                "explain",
+                "deployerpolicy",
+                "--recursive",
+                "--output",
+                "plaintext-openapiv2",
+            ])
             .await?;
         ensure!(!printed.contains("<no description>"), "{printed}");
         Ok(())

@@ -25,7 +25,10 @@ type Right = (String, String, String);
 fn granted() -> anyhow::Result<BTreeSet<Right>> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(RBAC)?;
     let mut rights = BTreeSet::new();
-    for role in documents.into_iter().filter(|document| document["kind"] == "ClusterRole") {
+    for role in documents
+        .into_iter()
+        .filter(|document| document["kind"] == "ClusterRole")
+    {
         let role: ClusterRole = serde_json::from_value(role)?;
         for rule in role.rules.unwrap_or_default() {
             for group in rule.api_groups.iter().flatten() {
@@ -46,10 +49,16 @@ fn used(stage: &Stage) -> anyhow::Result<(BTreeSet<Right>, Vec<Value>)> {
     let ours = events.into_iter().filter(|event| event["user"]["username"] == USER);
     let (denied, allowed): (Vec<_>, Vec<_>) = ours.partition(|event| event["responseStatus"]["code"] == 403);
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let rights = allowed.iter().filter(|event| event["objectRef"]["resource"].is_string());
+    let rights = allowed
+        .iter()
+        .filter(|event| event["objectRef"]["resource"].is_string());
     let rights = rights.map(|event| {
         let object = &event["objectRef"];
-        (text(&object["apiGroup"]), text(&object["resource"]), text(&event["verb"]))
+        (
+            text(&object["apiGroup"]),
+            text(&object["resource"]),
+            text(&event["verb"]),
+        )
     });
     Ok((rights.collect(), denied))
 }
@@ -59,8 +68,14 @@ async fn stage() -> anyhow::Result<Stage> {
         .plane(ControlPlane::builder().audit_log(true))
         .start()
         .await?;
-    let everywhere = policy("everywhere", &json!({ "match": { "objectSelector": { "matchLabels": { "scene": "rights" } } } }));
-    let mut somewhere = policy("somewhere", &json!({ "match": { "objectSelector": { "matchLabels": { "scene": "rights" } } } }));
+    let everywhere = policy(
+        "everywhere",
+        &json!({ "match": { "objectSelector": { "matchLabels": { "scene": "rights" } } } }),
+    );
+    let mut somewhere = policy(
+        "somewhere",
+        &json!({ "match": { "objectSelector": { "matchLabels": { "scene": "rights" } } } }),
+    );
     somewhere["spec"]["match"]["namespaceSelector"] = json!({ "matchLabels": { "scene": "rights" } });
     stage
         .enforce(&format!("{OPENSHIFT}\n---\n{everywhere}\n---\n{somewhere}"))
@@ -144,7 +159,13 @@ fn a_missing_right_is_an_indeterminate_refusal_that_names_it() {
             (webhook, "deployerclaims", "get", false, "ReadFailed"),
             (webhook, "deployerclaims", "create", true, "WriteFailed"),
             (webhook, "deployerclaims", "update", false, "WriteFailed"),
-            ("deployer-guard-owners", "replicationcontrollers", "get", false, "ReadFailed"),
+            (
+                "deployer-guard-owners",
+                "replicationcontrollers",
+                "get",
+                false,
+                "ReadFailed",
+            ),
         ]
         .into_iter()
         .enumerate()
@@ -160,7 +181,10 @@ fn a_missing_right_is_an_indeterminate_refusal_that_names_it() {
             wait_allowed(&stage, resource, verb, "no").await?;
             let answer = create_pod(&client, NAMESPACE, &next).await?;
             let (code, message) = (answer.code, answer.message().to_owned());
-            let status = answer.result.err().with_context(|| format!("{verb} {resource}: admitted"))?;
+            let status = answer
+                .result
+                .err()
+                .with_context(|| format!("{verb} {resource}: admitted"))?;
             let causes = status.details.map(|details| details.causes).unwrap_or_default();
             let cause = causes.first().map(|cause| cause.reason.as_str());
             ensure!(
@@ -179,7 +203,11 @@ fn a_missing_right_is_an_indeterminate_refusal_that_names_it() {
                 .await?;
             wait_allowed(&stage, resource, verb, "yes").await?;
             let answer = create_pod(&client, NAMESPACE, &next).await?;
-            ensure!(answer.is_created(), "{verb} {resource} given back: {}", answer.message());
+            ensure!(
+                answer.is_created(),
+                "{verb} {resource} given back: {}",
+                answer.message()
+            );
         }
         Ok(())
     });

@@ -124,7 +124,9 @@ impl Scene {
 
     /// Deletes a pod with grace 0: it is gone when this returns.
     pub(crate) async fn delete(&self, pod: &str) -> anyhow::Result<()> {
-        self.pods().delete(pod, &DeleteParams::default().grace_period(0)).await?;
+        self.pods()
+            .delete(pod, &DeleteParams::default().grace_period(0))
+            .await?;
         ensure!(self.pods().get_opt(pod).await?.is_none(), "pod {pod} is still there");
         Ok(())
     }
@@ -282,11 +284,7 @@ pub(crate) async fn outage() -> anyhow::Result<&'static Stage> {
                     .plane
                     .kubectl(&["apply", "-f", &file.display().to_string()])
                     .await?;
-                ensure!(
-                    applied.status.success(),
-                    "{}",
-                    String::from_utf8_lossy(&applied.stderr)
-                );
+                ensure!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
             }
             for replica in &stage.replicas {
                 replica.webhook.process().kill()?;

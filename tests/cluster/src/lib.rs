@@ -22,6 +22,7 @@ mod commands;
 mod http_get;
 mod kubeconfig;
 pub mod objects;
+pub mod openshift;
 mod pki;
 mod plane;
 mod ports;

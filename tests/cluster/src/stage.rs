@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
-use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use kube::Client;
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
@@ -19,7 +20,7 @@ use crate::balancer::Balancer;
 use crate::builder::ControlPlaneBuilder;
 use crate::objects::{apply_file, apply_yaml, create_pod_with};
 use crate::pki::Pki;
-use crate::plane::ControlPlane;
+use crate::plane::{ControlPlane, LeftRunning};
 use crate::ports::{free_ports, random};
 use crate::programs::HOME;
 use crate::wait::until;
@@ -29,6 +30,8 @@ use crate::webhook::WebhookProcess;
 pub const NAMESPACE: &str = "deployer-guard";
 /// How long the API servers may take to call a new configuration.
 const LIMIT: Duration = Duration::from_secs(30);
+/// Where the webhook's certificates are, in the control plane's directory: that one has an authority of its own.
+const CERTIFICATES: &str = "webhook-certificates";
 /// The label of pods that ask whether a configuration is called yet. Nothing else carries it.
 const PROBE: &str = "stage.deployer-guard.io/probe";
 
@@ -101,9 +104,11 @@ impl StageBuilder {
         apply_yaml(&client, &crds, "stage").await?;
         apply_file(&client, &Path::new(HOME).join("../../deploy/rbac.yaml"), "stage").await?;
         let pki = Pki::new("stage")?;
+        let certificates = plane.directory().join(CERTIFICATES);
+        std::fs::create_dir(&certificates).with_context(|| format!("making {}", certificates.display()))?;
         let (certificate, key) = pki
             .serving(&["127.0.0.1", "localhost"])?
-            .write(plane.directory(), "webhook")?;
+            .write(&certificates, "webhook")?;
         let ports = free_ports(2 * self.replicas)?;
         let mut replicas = Vec::new();
         for (i, ports) in ports.chunks_exact(2).enumerate() {
@@ -136,6 +141,7 @@ impl StageBuilder {
         for replica in &replicas {
             replica.wait_ready().await?;
         }
+        warm_up(&client).await?;
         let balancer = Balancer::start(replicas.iter().map(|replica| replica.address)).await?;
         Ok(Stage {
             plane,
@@ -178,25 +184,41 @@ impl Stage {
         let client = self.plane.client(0);
         let _enforcing = self.enforcing.lock().await;
         apply_yaml(&client, policies, "stage").await?;
-        let configuration = self.configuration().await?;
+        let configuration = self.configuration(self.balancer.address()).await?;
         apply_yaml(&client, &configuration, "stage").await?;
         self.wait_called().await
     }
 
-    /// The configuration that the stored policies call for, as `deployer-guard webhook-config` prints it.
+    /// Leaves the control plane and the webhook running when this process ends: without the balancer, so the API servers
+    /// call the first replica.
+    ///
+    /// # Errors
+    /// If the configuration cannot be changed, or something has ended already.
+    pub async fn leave_running(self) -> anyhow::Result<LeftRunning> {
+        let configuration = self.configuration(self.replicas[0].address).await?;
+        apply_yaml(&self.plane.client(0), &configuration, "stage").await?;
+        for replica in self.replicas {
+            replica.webhook.leave_running()?;
+        }
+        self.plane.leave_running()
+    }
+
+    /// The configuration that the stored policies call for, as `deployer-guard webhook-config` prints it, with the webhook
+    /// at this address.
     ///
     /// # Errors
     /// If the policies cannot be listed, or there is none.
-    pub async fn configuration(&self) -> anyhow::Result<String> {
+    pub async fn configuration(&self, webhook: SocketAddr) -> anyhow::Result<String> {
         let gvk = GroupVersionKind::gvk("deployer-guard.io", "v1alpha1", "DeployerPolicy");
         let api: Api<DynamicObject> = Api::all_with(self.plane.client(0), &ApiResource::from_gvk(&gvk));
         let stored = api.list(&ListParams::default()).await.context("listing the policies")?;
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": stored.items }).to_string();
-        // Beside it is the control plane's own ca.crt, which every kubeconfig refers to.
-        let directory = self.plane.directory().join("webhook-ca");
-        std::fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
-        let ca = self.pki.write_ca(&directory)?.display().to_string();
-        let url = format!("https://{}", self.balancer.address());
+        let ca = self
+            .pki
+            .write_ca(&self.plane.directory().join(CERTIFICATES))?
+            .display()
+            .to_string();
+        let url = format!("https://{webhook}");
         output(
             &self.program,
             &["webhook-config", "-", "--url", &url, "--ca-bundle", &ca],
@@ -269,6 +291,23 @@ impl Stage {
         }
         Ok(decisions)
     }
+}
+
+/// For some seconds after a `CustomResourceDefinition` was made, an API server holds back the first create of its kind for
+/// 2 s, lest another API server does not know it yet. A user's cluster has that behind it.
+async fn warm_up(client: &Client) -> anyhow::Result<()> {
+    let gvk = GroupVersionKind::gvk("deployer-guard.io", "v1alpha1", "DeployerClaim");
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &ApiResource::from_gvk(&gvk));
+    let spec = json!({ "protocol": 1, "config": "none", "policy": { "name": "none", "uid": "none" } });
+    let claim = DynamicObject::new("none", &ApiResource::from_gvk(&gvk)).data(json!({ "spec": spec }));
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    api.create(&dry_run, &claim)
+        .await
+        .context("creating a DeployerClaim, dry run")?;
+    Ok(())
 }
 
 /// Runs the program with this on its standard input, and gives what it printed.

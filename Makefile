@@ -1,0 +1,58 @@
+# The front door. `make help` says what there is.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# One profile for tests and demo: nothing is compiled twice.
+CARGO ?= cargo
+STAGE := ./scripts/stage
+
+.PHONY: help
+help: ## Say what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: tools ## Run the main job on a real API server; KEEP=1 leaves it running
+	@$(STAGE) "build the webhook and the demo (5 to 6 minutes the first time)" $(CARGO) build --quiet --bin deployer-guard --example demo
+	@KEEP=$(KEEP) $${CARGO_TARGET_DIR:-target}/debug/examples/demo
+
+.PHONY: test
+test: tools lint ## Run all tests
+	@$(STAGE) "build the tests" $(CARGO) test --quiet --workspace --no-run
+	@$(STAGE) "tests that need nothing, or a socket" $(CARGO) test --workspace --lib --bins --test drift --test model --test admission --test server
+	@$(STAGE) "tests of the control plane itself" $(CARGO) test --package deployer-guard-testkit --tests -- --test-threads=2
+	@$(STAGE) "tests on a control plane" $(CARGO) test --test plane -- --test-threads=2
+	@$(STAGE) "examples in the documentation" $(CARGO) test --quiet --workspace --doc
+	@$(STAGE) "the demo" $(MAKE) --no-print-directory demo
+
+.PHONY: test-fast
+test-fast: rust ## Run the tests that need no control plane
+	@$(CARGO) test --workspace --lib --bins --test drift --test model --test admission --test server
+
+.PHONY: lint
+lint: rust ## Check format, lints, manifests, dependencies and what must not be committed
+	@$(STAGE) "format" $(CARGO) fmt --all --check
+	@$(STAGE) "lints" $(CARGO) clippy --quiet --workspace --all-targets -- --deny warnings
+	@$(STAGE) "documentation" env RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --quiet --workspace --no-deps
+	@$(STAGE) "rules of the repository" ./scripts/lint
+
+.PHONY: fmt
+fmt: rust ## Format the code
+	@$(CARGO) fmt --all
+
+.PHONY: manifests
+manifests: rust ## Write the CRD manifests anew from the types
+	@UPDATE_MANIFESTS=1 $(CARGO) test --quiet --test drift
+
+.PHONY: certs
+certs: ## Make certificates for development, in certs/out
+	@./certs/make.sh
+
+.PHONY: tools
+tools: rust ## Build etcd, kube-apiserver, kube-controller-manager and kubectl, once, outside the tree
+	@$(STAGE) "etcd and Kubernetes 1.36 (5 to 6 minutes the first time)" ./tests/cluster/build.sh >/dev/null
+
+# Rust of the version in rust-toolchain.toml. Nothing to do where it is there.
+.PHONY: rust
+rust:
+	@./scripts/rust

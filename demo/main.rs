@@ -1,0 +1,42 @@
+//! The main job on a real API server, told on one page: many deployers at once, one admitted, the others refused with
+//! their reasons, and the records of it.
+//!
+//! `make demo` builds and runs it. With `KEEP=1` the cluster is left running.
+
+mod story;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("demo: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> anyhow::Result<()> {
+    let keep = std::env::var("KEEP").is_ok_and(|keep| !matches!(keep.as_str(), "" | "0" | "no"));
+    tokio::select! {
+        told = story::tell(program()?, keep) => told,
+        interrupted = tokio::signal::ctrl_c() => interrupted.context("interrupted"),
+    }
+}
+
+/// The `deployer-guard` binary that was built beside this one.
+fn program() -> anyhow::Result<PathBuf> {
+    let this = std::env::current_exe()?;
+    let target = this
+        .parent()
+        .and_then(|examples| examples.parent())
+        .context("no target directory")?;
+    let program = target.join("deployer-guard");
+    anyhow::ensure!(program.exists(), "{} is not built: run `make demo`", program.display());
+    Ok(program)
+}
