@@ -64,6 +64,13 @@ fn audit_creates_the_second_deployer_and_only_records() {
         })
         .await?;
         assert_eq!(verdict, "Refused: DeployerActive");
+        let lines = scene.decisions()?;
+        let line = lines.iter().find(|line| line["pod"] == "second").context("a line")?;
+        let message = line["message"].as_str().unwrap_or_default();
+        ensure!(
+            line["allowed"] == true && message.contains("deployer pod \"first\" is active"),
+            "{line}"
+        );
         Ok(())
     });
 }
