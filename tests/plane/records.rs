@@ -290,12 +290,7 @@ fn a_refusal_is_an_event_on_the_controller_and_on_the_claim_with_the_holder_besi
             assert_eq!(event.reason.as_deref(), Some("DeployerRejected"));
             assert_eq!(event.type_.as_deref(), Some("Warning"));
             assert_eq!(event.reporting_controller.as_deref(), Some("deployer-guard.io/webhook"));
-            assert_eq!(
-                event
-                    .note
-                    .map(|note| note.replace("\"cfg-2-deploy\":", "\"cfg-2-deploy\" for \"cfg\":")),
-                Some(message.clone())
-            );
+            assert_eq!(event.note.as_ref(), Some(&message));
         }
         let (_, described) = scene.kubectl(&["describe", "rc", "cfg-2"]).await?;
         ensure!(
@@ -310,6 +305,27 @@ fn a_refusal_is_an_event_on_the_controller_and_on_the_claim_with_the_holder_besi
             listed.contains("DeployerRejected") && listed.contains("replicationcontroller/cfg-2"),
             "{listed}"
         );
+        Ok(())
+    });
+}
+
+#[test]
+fn a_refusal_for_the_pod_alone_is_an_event_on_its_owner() {
+    run(async {
+        let (scene, _, mut second) = held("records-pod-alone").await?;
+        second["metadata"]["annotations"] = json!({});
+        let message = scene.refuses(&second, "IdentityInvalid").await?;
+        let event = rejections(&scene, "ReplicationController", 1).await?.remove(0);
+        assert_eq!(event.regarding.and_then(|owner| owner.name).as_deref(), Some("cfg-2"));
+        assert_eq!(event.note, Some(message));
+
+        let out = json!({ "metadata": { "annotations": { "openshift.io/deployment-config.name": "x" } } });
+        ensure!(scene.patch("cfg-1-deploy", &out).await.is_err(), "it was changed");
+        let events = rejections(&scene, "ReplicationController", 2).await?;
+        let owners = events
+            .iter()
+            .filter_map(|event| event.regarding.as_ref()?.name.as_deref());
+        assert_eq!(owners.collect::<std::collections::BTreeSet<_>>().len(), 2);
         Ok(())
     });
 }
