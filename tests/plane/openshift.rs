@@ -330,6 +330,29 @@ fn origin_16129_with_reruns_after_failure_runs_the_rollout_again_since_nobody_sa
 }
 
 #[test]
+fn origin_16129_with_a_deployer_that_was_seen_to_succeed_does_not_run_the_rollout_again() {
+    run(async {
+        let label = ("scene", "succeeded");
+        let policy = openshift_policy("succeeded", label, &json!({ "olderGenerations": "Allow" }))?;
+        let scene = Scene::under(&[policy], "openshift-succeeded").await?;
+        let (rollout, deployer) = labelled(&scene, 3, label).await?;
+        // Of one whose end nobody saw, AfterFailure knows no better than that it did not complete.
+        scene.admits(&deployer).await?;
+        scene.set_phase(&rollout.deployer(), "Succeeded").await?;
+        scene.delete(&rollout.deployer()).await?;
+        scene.admits(&deployer).await?;
+
+        scene.set_phase(&rollout.deployer(), "Succeeded").await?;
+        let (newer, newer_pod) = labelled(&scene, 4, label).await?;
+        scene.admits(&newer_pod).await?;
+        scene.set_phase(&newer.deployer(), "Failed").await?;
+        scene.delete(&rollout.deployer()).await?;
+        scene.refuses(&deployer, "GenerationCompleted").await?;
+        Ok(())
+    });
+}
+
+#[test]
 fn origin_16129_with_reruns_never_refuses_the_rollout() {
     run(async {
         let (scene, deployer) = origin_16129("Never").await?;
