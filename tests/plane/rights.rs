@@ -11,7 +11,7 @@ use kube::Client;
 use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
 
-use crate::common::{OPENSHIFT, PROGRAM, Rollout, run};
+use crate::common::{OPENSHIFT, PROGRAM, Rollout, run, shared};
 use crate::scene::{pod, policy};
 
 const RBAC: &str = include_str!("../../deploy/rbac.yaml");
@@ -43,11 +43,13 @@ fn granted() -> anyhow::Result<BTreeSet<Right>> {
     Ok(rights)
 }
 
-/// What our `ServiceAccount` did, and what it was not allowed to do.
+/// What our `ServiceAccount` did, and what it was not allowed to do. A 403 may be an admission's too: that of a namespace
+/// that is being deleted.
 fn used(stage: &Stage) -> anyhow::Result<(BTreeSet<Right>, Vec<Value>)> {
     let events = stage.plane.audit_events()?;
     let ours = events.into_iter().filter(|event| event["user"]["username"] == USER);
-    let (denied, allowed): (Vec<_>, Vec<_>) = ours.partition(|event| event["responseStatus"]["code"] == 403);
+    let (denied, allowed): (Vec<_>, Vec<_>) =
+        ours.partition(|event| event["annotations"]["authorization.k8s.io/decision"] != "allow");
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let rights = allowed
         .iter()
@@ -117,6 +119,15 @@ fn the_rights_are_enough_and_each_is_used() {
         ensure!(denied.is_empty(), "{denied:#?}");
         let beyond: Vec<_> = used.difference(&granted).collect();
         ensure!(beyond.is_empty(), "used without a rule of ours: {beyond:?}");
+        Ok(())
+    });
+}
+
+#[test]
+fn no_right_is_missing_on_the_shared_stage_while_its_tests_run() {
+    run(async {
+        let (_, denied) = used(shared().await?)?;
+        ensure!(denied.is_empty(), "{denied:#?}");
         Ok(())
     });
 }
@@ -209,6 +220,30 @@ fn a_missing_right_is_an_indeterminate_refusal_that_names_it() {
                 answer.message()
             );
         }
+        Ok(())
+    });
+}
+
+#[test]
+fn with_failure_policy_ignore_a_missing_right_is_a_warning_that_names_it() {
+    run(async {
+        let stage = stage().await?;
+        let client = stage.plane.client(0);
+        let ignoring = policy("ignoring", &json!({ "failurePolicy": "Ignore" }));
+        stage.enforce(&ignoring.to_string()).await?;
+        take_away(&client, "deployer-guard-webhook", "pods", "get").await?;
+        wait_allowed(&stage, "pods", "get", "no").await?;
+        let pod = pod("first", &[("scene", "ignoring"), ("config", "a")]);
+        let answer = create_pod(&client, NAMESPACE, &pod).await?;
+        ensure!(answer.is_created(), "{}", answer.message());
+        let [warning] = &answer.warnings[..] else {
+            anyhow::bail!("{:?}", answer.warnings)
+        };
+        ensure!(
+            warning.starts_with("DeployerPolicy \"ignoring\" could not decide on pod \"first\"")
+                && warning.contains("cannot get resource \"pods\""),
+            "{warning}"
+        );
         Ok(())
     });
 }
