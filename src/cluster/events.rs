@@ -1,12 +1,14 @@
 //! Events about refusals: made after the answer, from a bounded queue, by one task. What is dropped is counted.
 
+mod recorder;
+
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
+use self::recorder::Recorder;
 use crate::domain::answer::truncate;
 use crate::telemetry::metrics::{EventResult, Metrics};
 
@@ -62,13 +64,9 @@ impl Publisher {
     /// Publishes the notices of a queue. `instance` tells the replicas apart.
     #[must_use]
     pub fn new(queue: Receiver<Notice>, client: Client, instance: String, metrics: Arc<Metrics>) -> Self {
-        let reporter = Reporter {
-            controller: "deployer-guard.io/webhook".into(),
-            instance: Some(instance),
-        };
         Self {
             queue,
-            recorder: Recorder::new(client, reporter),
+            recorder: Recorder::new(client, instance),
             metrics,
         }
     }
@@ -77,15 +75,8 @@ impl Publisher {
     pub async fn run(mut self) {
         while let Some(mut notice) = self.queue.recv().await {
             truncate(&mut notice.note, MAX_NOTE);
-            let event = Event {
-                type_: EventType::Warning,
-                reason: notice.reason.to_owned(),
-                note: Some(notice.note),
-                action: "Admit".to_owned(),
-                secondary: notice.related,
-            };
             for regarding in &notice.regarding {
-                match self.recorder.publish(&event, regarding).await {
+                match self.recorder.publish(&notice, regarding).await {
                     Ok(()) => self.metrics.event(EventResult::Published),
                     Err(error) => {
                         self.metrics.event(EventResult::Failed);

@@ -32,6 +32,8 @@ pub struct Answer {
     pub denial: Option<Denial>,
     /// Texts that the client shows.
     pub warnings: Vec<String>,
+    /// What stands in the way and how to get unblocked, whatever the mode makes of it; for the record. `None` where the pod is admitted.
+    pub text: Option<String>,
     /// Key and value, at most four.
     pub audit: Vec<(&'static str, String)>,
 }
@@ -83,6 +85,7 @@ pub fn answer(subject: &Subject<'_>, ruling: &Ruling) -> Answer {
     let Some(denial) = denial(subject, ruling) else {
         return answer;
     };
+    answer.text = Some(denial.message.clone());
     let denies = match ruling {
         Ruling::Undecided(_) => subject.failure_policy == FailurePolicy::Fail && subject.mode == Mode::Enforce,
         _ => subject.mode == Mode::Enforce,
@@ -227,6 +230,7 @@ mod tests {
             let case = format!("{mode:?} {failure_policy:?} {ruling:?}");
             assert_eq!(answer.denial.map_or(0, |denial| denial.code), code, "{case}");
             assert_eq!(answer.warnings.len(), warnings, "{case}");
+            assert_eq!(answer.text.is_none(), *ruling == Ruling::Admitted, "{case}");
         }
     }
 

@@ -292,7 +292,7 @@ impl fmt::Display for Undecided {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Deadline => f.write_str("no decision could be reached in the time that the API server gives (policy spec.timeoutSeconds). Try again"),
-            Self::Overloaded => f.write_str("deployer-guard has as many calls in progress as it may have (--max-in-flight). Try again"),
+            Self::Overloaded => f.write_str("deployer-guard has as many calls in progress as it may have (--max-calls). Try again"),
             Self::Panicked => f.write_str("deployer-guard met a fault of its own; its log says where. Try again, and report it"),
             Self::ReadFailed { what, why } => write!(f, "{what} could not be read live: {why}"),
             Self::WriteFailed { why } => write!(f, "the claim could not be written: {why}"),

@@ -9,12 +9,12 @@ use tracing_subscriber::{Registry, fmt, layer::SubscriberExt as _, util::Subscri
 /// How much is logged and in which form, on the command line.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LogArgs {
-    /// What is logged: a level, or a filter as in `RUST_LOG` (info,kube=warn)
+    /// What is logged: a level, or a filter as in `RUST_LOG`; a level alone is that of every library too
     #[arg(
         long,
         env = "DEPLOYER_GUARD_LOG_LEVEL",
         value_name = "FILTER",
-        default_value = "info"
+        default_value = "info,actix_server=warn"
     )]
     pub log_level: String,
     /// The form of a log line

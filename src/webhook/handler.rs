@@ -12,7 +12,7 @@ use super::policies::{Known, Policies, Target};
 use super::records::{Decision, Records};
 use super::review::Request;
 use super::validation;
-use crate::cluster::store::Store;
+use crate::cluster::store::{ReadError, Store};
 use crate::domain::answer::{Answer, Subject, answer};
 use crate::domain::refusal::Undecided;
 
@@ -78,7 +78,10 @@ impl<S: Store> Admission<S> {
         let found = match tokio::time::timeout_at(deadline, self.policies.find(target)).await {
             Ok(Ok(found)) => found,
             Ok(Err(error)) => return self.unreached(call, target, &request, error.into()),
-            Err(_) => return self.unreached(call, target, &request, Undecided::Deadline),
+            Err(_) => {
+                let error = ReadError::timed_out(format!("DeployerPolicy {:?}", target.name));
+                return self.unreached(call, target, &request, error.into());
+            }
         };
         let Some(known) = found else {
             let text = format!(

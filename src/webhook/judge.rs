@@ -148,11 +148,17 @@ impl<S: Store> Judge<S> {
         deadline: Instant,
     ) -> Judgement {
         let dry_run = request.dry_run.unwrap_or_default();
+        let owner = named_owner(&policy, object);
         let question = match question(policy, &pod, &request.user_info.username, object, deadline, dry_run) {
             Ok(question) => question,
-            Err(refused) => return Judgement::new(pod, "CREATE", refused.refusal, refused.key),
+            Err(refused) => {
+                return Judgement {
+                    owner,
+                    ..Judgement::new(pod, "CREATE", refused.refusal, refused.key)
+                };
+            }
         };
-        let (key, owner) = (question.key.clone(), question.owner.clone());
+        let key = question.key.clone();
         let refused_elsewhere = self.refused_by_others(policies, &question, request, object).await;
         let Decided { ruling, claim } = match refused_elsewhere {
             Some(refusal) => {
@@ -300,7 +306,16 @@ fn update(policy: &Policy, pod: Pod, request: &Request, new: &Value) -> Option<J
     }
     let identity = policy.identity(old).or_else(|_| policy.identity(new)).ok();
     let key = identity.map(|identity| key_of(policy, &pod.namespace, &identity));
-    Some(Judgement::new(pod, "UPDATE", Refusal::IdentityChanged { keys }, key))
+    let owner = named_owner(policy, old).or_else(|| named_owner(policy, new));
+    Some(Judgement {
+        owner,
+        ..Judgement::new(pod, "UPDATE", Refusal::IdentityChanged { keys }, key)
+    })
+}
+
+/// The owner that the policy asks for, where the pod names exactly one: whose record a refusal belongs to, whatever it is for.
+fn named_owner(policy: &Policy, pod: &Value) -> Option<OwnerReference> {
+    policy.owner_reference(pod).ok().flatten()
 }
 
 /// The operations that are decided.

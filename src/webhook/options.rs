@@ -132,6 +132,17 @@ mod tests {
     }
 
     #[test]
+    fn the_refusal_of_an_overload_names_a_flag_that_there_is() {
+        let text = crate::domain::refusal::Undecided::Overloaded.to_string();
+        let flag = text
+            .split(|c: char| c != '-' && !c.is_ascii_lowercase())
+            .find_map(|word| word.strip_prefix("--"));
+        let command = Cli::command();
+        let known: Vec<_> = command.get_arguments().filter_map(clap::Arg::get_long).collect();
+        assert!(flag.is_some_and(|flag| known.contains(&flag)), "{text}");
+    }
+
+    #[test]
     fn options_that_contradict_each_other_are_refused_with_the_flags_to_change() {
         for (flags, named) in [
             (

@@ -85,8 +85,7 @@ impl Records {
 
 fn log(decision: &Decision<'_>, took: Duration) {
     let (namespace, pod, pod_uid) = decision.pod;
-    let message = decision.answer.denial.as_ref().map(|denial| denial.message.as_str());
-    let message = message.or_else(|| decision.answer.warnings.first().map(String::as_str));
+    let message = decision.answer.text.as_deref();
     let key = decision.key.map(ToString::to_string);
     let claim = decision.claim.and_then(|claim| claim.name.as_deref());
     let holder = refusal(decision.ruling)
@@ -136,9 +135,6 @@ fn notice(decision: &Decision<'_>) -> Notice {
             uid: Some(uid.clone()),
             ..ObjectReference::default()
         });
-    let text = refusal(decision.ruling)
-        .map(|refusal| refusal.explain(decision.key, decision.pod.1))
-        .unwrap_or_default();
     Notice {
         regarding: owner.into_iter().chain(decision.claim.cloned()).collect(),
         related: holder,
@@ -147,9 +143,6 @@ fn notice(decision: &Decision<'_>) -> Notice {
         } else {
             "DeployerWouldBeRejected"
         },
-        note: format!(
-            "DeployerPolicy {:?} refuses pod {:?}: {text}",
-            decision.policy.0, decision.pod.1
-        ),
+        note: decision.answer.text.clone().unwrap_or_default(),
     }
 }

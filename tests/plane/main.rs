@@ -4,4 +4,10 @@
 #![allow(missing_docs, reason = "a test")]
 
 mod common;
+mod modes;
+mod openshift;
+mod records;
 mod refusal;
+mod rights;
+mod scene;
+mod schema;

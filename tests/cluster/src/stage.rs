@@ -14,6 +14,7 @@ use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
+use tokio::sync::Mutex;
 
 use crate::balancer::Balancer;
 use crate::builder::ControlPlaneBuilder;
@@ -55,6 +56,8 @@ pub struct Stage {
     /// The authority of the replicas' certificates.
     pub pki: Pki,
     program: PathBuf,
+    /// Held while the configuration is made: one that is made of an older list must not replace a newer one.
+    enforcing: Mutex<()>,
 }
 
 /// One replica of the webhook, with the rights of its `ServiceAccount` alone.
@@ -146,6 +149,7 @@ impl StageBuilder {
             balancer,
             pki,
             program: self.program,
+            enforcing: Mutex::default(),
         })
     }
 }
@@ -172,11 +176,13 @@ impl Stage {
     }
 
     /// Applies policies (YAML) and makes every API server call the webhook for all that are stored; waits until they do.
+    /// Tests that share a stage may do so side by side.
     ///
     /// # Errors
     /// If a policy is refused, or an API server does not call the webhook within 30 s.
     pub async fn enforce(&self, policies: &str) -> anyhow::Result<()> {
         let client = self.plane.client(0);
+        let _enforcing = self.enforcing.lock().await;
         apply_yaml(&client, policies, "stage").await?;
         let configuration = self.configuration(self.balancer.address()).await?;
         apply_yaml(&client, &configuration, "stage").await?;
