@@ -186,7 +186,10 @@ impl Stage {
         let api: Api<DynamicObject> = Api::all_with(self.plane.client(0), &ApiResource::from_gvk(&gvk));
         let stored = api.list(&ListParams::default()).await.context("listing the policies")?;
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": stored.items }).to_string();
-        let ca = self.pki.write_ca(self.plane.directory())?.display().to_string();
+        // Beside it is the control plane's own ca.crt, which every kubeconfig refers to.
+        let directory = self.plane.directory().join("webhook-ca");
+        std::fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
+        let ca = self.pki.write_ca(&directory)?.display().to_string();
         let url = format!("https://{}", self.balancer.address());
         output(
             &self.program,
