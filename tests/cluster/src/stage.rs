@@ -13,6 +13,7 @@ use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
+use tokio::time::{Instant, sleep_until};
 
 use crate::balancer::Balancer;
 use crate::builder::ControlPlaneBuilder;
@@ -28,6 +29,8 @@ use crate::webhook::WebhookProcess;
 pub const NAMESPACE: &str = "deployer-guard";
 /// How long the API servers may take to call a new configuration.
 const LIMIT: Duration = Duration::from_secs(30);
+/// An API server holds each create of a custom resource for 2 s while its definition is younger than that.
+const NEW_CRD: Duration = Duration::from_secs(2);
 /// The label of pods that ask whether a configuration is called yet. Nothing else carries it.
 const PROBE: &str = "stage.deployer-guard.io/probe";
 
@@ -96,6 +99,7 @@ impl StageBuilder {
         let client = plane.client(0);
         let crds = output(&self.program, &["crds"], "").await?;
         apply_yaml(&client, &crds, "stage").await?;
+        let established = Instant::now();
         apply_file(&client, &Path::new(HOME).join("../../deploy/rbac.yaml"), "stage").await?;
         let pki = Pki::new("stage")?;
         let (certificate, key) = pki
@@ -133,6 +137,7 @@ impl StageBuilder {
         for replica in &replicas {
             replica.wait_ready().await?;
         }
+        sleep_until(established + NEW_CRD).await;
         let balancer = Balancer::start(replicas.iter().map(|replica| replica.address)).await?;
         Ok(Stage {
             plane,
