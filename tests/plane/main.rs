@@ -4,4 +4,8 @@
 #![allow(missing_docs, reason = "a test")]
 
 mod common;
+mod creators;
+mod own_webhook;
+mod pairs;
 mod refusal;
+mod storm;
