@@ -5,6 +5,7 @@
 
 mod common;
 mod creators;
+mod holder;
 mod own_webhook;
 mod pairs;
 mod refusal;
