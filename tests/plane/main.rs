@@ -4,10 +4,15 @@
 #![allow(missing_docs, reason = "a test")]
 
 mod common;
+mod creators;
+mod holder;
 mod modes;
 mod openshift;
+mod own_webhook;
+mod pairs;
 mod records;
 mod refusal;
 mod rights;
 mod scene;
 mod schema;
+mod storm;

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
-use kube::Client;
-use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep_until};
 
 use crate::balancer::Balancer;
 use crate::builder::ControlPlaneBuilder;
@@ -32,6 +32,8 @@ pub const NAMESPACE: &str = "deployer-guard";
 const LIMIT: Duration = Duration::from_secs(30);
 /// Where the webhook's certificates are, in the control plane's directory: that one has an authority of its own.
 const CERTIFICATES: &str = "webhook-certificates";
+/// An API server holds each create of a custom resource for 2 s while its definition is younger than that.
+const NEW_CRD: Duration = Duration::from_secs(2);
 /// The label of pods that ask whether a configuration is called yet. Nothing else carries it.
 const PROBE: &str = "stage.deployer-guard.io/probe";
 
@@ -102,6 +104,7 @@ impl StageBuilder {
         let client = plane.client(0);
         let crds = output(&self.program, &["crds"], "").await?;
         apply_yaml(&client, &crds, "stage").await?;
+        let established = Instant::now();
         apply_file(&client, &Path::new(HOME).join("../../deploy/rbac.yaml"), "stage").await?;
         let pki = Pki::new("stage")?;
         let certificates = plane.directory().join(CERTIFICATES);
@@ -141,7 +144,7 @@ impl StageBuilder {
         for replica in &replicas {
             replica.wait_ready().await?;
         }
-        warm_up(&client).await?;
+        sleep_until(established + NEW_CRD).await;
         let balancer = Balancer::start(replicas.iter().map(|replica| replica.address)).await?;
         Ok(Stage {
             plane,
@@ -291,23 +294,6 @@ impl Stage {
         }
         Ok(decisions)
     }
-}
-
-/// For some seconds after a `CustomResourceDefinition` was made, an API server holds back the first create of its kind for
-/// 2 s, lest another API server does not know it yet. A user's cluster has that behind it.
-async fn warm_up(client: &Client) -> anyhow::Result<()> {
-    let gvk = GroupVersionKind::gvk("deployer-guard.io", "v1alpha1", "DeployerClaim");
-    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &ApiResource::from_gvk(&gvk));
-    let spec = json!({ "protocol": 1, "config": "none", "policy": { "name": "none", "uid": "none" } });
-    let claim = DynamicObject::new("none", &ApiResource::from_gvk(&gvk)).data(json!({ "spec": spec }));
-    let dry_run = PostParams {
-        dry_run: true,
-        ..PostParams::default()
-    };
-    api.create(&dry_run, &claim)
-        .await
-        .context("creating a DeployerClaim, dry run")?;
-    Ok(())
 }
 
 /// Runs the program with this on its standard input, and gives what it printed.
