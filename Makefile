@@ -20,7 +20,7 @@ demo: tools ## Run the main job on a real API server; KEEP=1 leaves it running
 test: tools lint ## Run all tests
 	@$(STAGE) "build the tests" $(CARGO) test --quiet --workspace --no-run
 	@$(STAGE) "tests that need nothing, or a socket" $(CARGO) test --workspace --lib --bins --test drift --test model --test admission --test server
-	@$(STAGE) "tests of the control plane itself" $(CARGO) test --package deployer-guard-testkit --tests -- --test-threads=2
+	@$(STAGE) "tests of the control plane itself" $(CARGO) test --workspace --test balancer --test ending --test faults --test planes --test store_watch -- --test-threads=2
 	@$(STAGE) "tests on a control plane" $(CARGO) test --test plane -- --test-threads=2
 	@$(STAGE) "examples in the documentation" $(CARGO) test --quiet --workspace --doc
 	@$(STAGE) "the demo" $(MAKE) --no-print-directory demo

@@ -165,11 +165,16 @@ async fn refusal(stage: &Stage, holder: &Rollout) -> anyhow::Result<()> {
 async fn records(stage: &Stage) -> anyhow::Result<()> {
     heading(&format!("kubectl -n {SHOP} get deployerclaims"));
     let columns = "-o=custom-columns=CONFIG:.spec.config,GENERATION:.spec.holder.generation,HOLDER:.spec.holder.name,\
-                   REQUESTED BY:.spec.holder.requestedBy,SINCE:.spec.holder.admittedAt";
-    print!(
-        "{}",
-        stdout(stage, &["-n", SHOP, "get", "deployerclaims", columns]).await?
-    );
+                   PHASE:.status.phase,REJECTIONS:.status.rejections.count,REQUESTED BY:.spec.holder.requestedBy";
+    let claims = until("the claim's status", Duration::from_secs(10), async || {
+        let claims = stdout(stage, &["-n", SHOP, "get", "deployerclaims", columns]).await?;
+        ensure!(
+            claims.contains(&format!(" {CROWD} ")),
+            "it is not written yet: {claims}"
+        );
+        Ok(claims)
+    });
+    print!("{}", claims.await?);
     heading(&format!(
         "kubectl -n {SHOP} get events.events.k8s.io   (of the last refused rollout)"
     ));

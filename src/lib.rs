@@ -5,6 +5,7 @@ pub mod cli;
 pub mod cluster;
 pub mod domain;
 pub mod observer;
+pub mod statuses;
 pub mod telemetry;
 pub mod tls;
 pub mod webhook;

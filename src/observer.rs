@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::api::claim::{ClaimEntry, DeployerClaim, DeployerClaimSpec};
 use crate::cluster::store::{ReadError, Store, WriteError};
 use crate::domain::pursuit::{Pursued, Pursuit, Window};
+use crate::statuses::Statuses;
 use crate::telemetry::metrics::Metrics;
 
 /// First pause before a pod that this process admitted is looked for: a store takes a few milliseconds.
@@ -37,6 +38,7 @@ pub struct Observer<S> {
     origin: Instant,
     followed: Mutex<HashSet<String>>,
     metrics: Arc<Metrics>,
+    statuses: Option<Arc<Statuses>>,
 }
 
 /// Who wrote the entry that is to be followed.
@@ -58,6 +60,16 @@ impl<S: Store> Observer<S> {
             origin: Instant::now(),
             followed: Mutex::default(),
             metrics,
+            statuses: None,
+        }
+    }
+
+    /// Tells these of every entry that is settled, so that the claim's phase follows.
+    #[must_use]
+    pub fn telling(self, statuses: Arc<Statuses>) -> Self {
+        Self {
+            statuses: Some(statuses),
+            ..self
         }
     }
 
@@ -228,8 +240,11 @@ impl<S: Store> Chase<S> {
     async fn settle(&self, claim: &DeployerClaim, next: Option<DeployerClaimSpec>, end: End) -> Look {
         let Some(next) = next else { return Look::Failed };
         match within(self.observer.store.update_claim(claim, next)).await {
-            Some(Ok(_)) => {
+            Some(Ok(written)) => {
                 self.report(end);
+                if let Some(statuses) = &self.observer.statuses {
+                    statuses.changed(&written);
+                }
                 Look::Settled
             }
             Some(Err(WriteError::Conflict)) => Look::Stale,

@@ -11,6 +11,7 @@ use crate::cluster::events::{Events, Publisher};
 use crate::cluster::live::LiveStore;
 use crate::domain::pursuit::{CREATE_BOUND, DEFAULT_PENDING_WINDOW, SETTLE, Window};
 use crate::observer::Observer;
+use crate::statuses::Statuses;
 use crate::telemetry::health::{HealthArgs, HealthServer, Readiness};
 use crate::telemetry::logs::LogArgs;
 use crate::telemetry::metrics::Metrics;
@@ -109,9 +110,12 @@ async fn serve(args: WebhookArgs) -> anyhow::Result<()> {
         .unwrap_or_else(|| "unnamed".into());
     let (events, notices) = Events::new(Arc::clone(&metrics));
     tokio::spawn(Publisher::new(notices, client, instance, Arc::clone(&metrics)).run());
-    let observer = Arc::new(Observer::new(Arc::clone(&store), window, Arc::clone(&metrics)));
+    let statuses = Arc::new(Statuses::new(Arc::<LiveStore>::clone(&store), Arc::clone(&metrics)));
+    tokio::spawn(Arc::clone(&statuses).run());
+    let observer = Observer::new(Arc::clone(&store), window, Arc::clone(&metrics)).telling(Arc::clone(&statuses));
+    let observer = Arc::new(observer);
     let desks = Arc::new(Desks::new(Arc::clone(&store), observer));
-    let records = Records::new(Arc::clone(&metrics), events);
+    let records = Records::new(Arc::clone(&metrics), events).telling(statuses);
     let handler = Arc::new(Admission::new(policies, Judge::new(store, desks), records));
 
     let bound = WebhookServer::bind(&args.server, tls, handler, Arc::clone(&metrics), &readiness)?;

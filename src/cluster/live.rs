@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::store::{Failure, OwnerKind, ReadError, Store, WriteError};
 use crate::api::DeployerPolicy;
-use crate::api::claim::{DeployerClaim, DeployerClaimSpec};
+use crate::api::claim::{DeployerClaim, DeployerClaimSpec, DeployerClaimStatus};
 use crate::domain::sighting::{Activity, Sighting};
 use crate::telemetry::metrics::Metrics;
 
@@ -188,6 +188,20 @@ impl Store for LiveStore {
         let api = self.claims(&read.namespace().unwrap_or_default());
         let replaced = api.replace(&read.name_any(), &PostParams::default(), &claim).await;
         self.count("update", "deployerclaim", replaced).map_err(write_error)
+    }
+
+    async fn update_claim_status(&self, read: &DeployerClaim, status: DeployerClaimStatus) -> Result<(), WriteError> {
+        let claim = DeployerClaim {
+            status: Some(status),
+            ..read.clone()
+        };
+        let api = self.claims(&read.namespace().unwrap_or_default());
+        let replaced = api
+            .replace_status(&read.name_any(), &PostParams::default(), &claim)
+            .await;
+        self.count("update", "deployerclaim/status", replaced)
+            .map(|_| ())
+            .map_err(write_error)
     }
 }
 

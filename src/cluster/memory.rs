@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::store::{Failure, OwnerKind, ReadError, Store, WriteError};
 use crate::api::DeployerPolicy;
-use crate::api::claim::{DeployerClaim, DeployerClaimSpec};
+use crate::api::claim::{DeployerClaim, DeployerClaimSpec, DeployerClaimStatus};
 use crate::domain::sighting::{Activity, Sighting};
 
 /// A cluster in memory: what it holds was [put](Self::put) there, or written as a claim.
@@ -50,6 +50,20 @@ impl MemoryStore {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Puts `next` in place of the claim, if it is still the version that was read.
+    fn replace(&self, read: &DeployerClaim, next: DeployerClaim) -> Result<DeployerClaim, WriteError> {
+        let mut objects = self.lock();
+        let id = Id::claim(&read.namespace().unwrap_or_default(), &read.name_any());
+        let stored = match objects.by_id.entry(id) {
+            Entry::Occupied(stored) => stored.get()["metadata"]["resourceVersion"].clone(),
+            Entry::Vacant(_) => return Err(WriteError::Conflict),
+        };
+        if json!(read.resource_version()) != stored {
+            return Err(WriteError::Conflict);
+        }
+        objects.store(&next)
     }
 
     /// Stores an object, in place of one of the same kind, namespace and name. Its uid and version are filled in where it
@@ -197,16 +211,12 @@ impl Store for MemoryStore {
     }
 
     async fn update_claim(&self, read: &DeployerClaim, spec: DeployerClaimSpec) -> Result<DeployerClaim, WriteError> {
-        let mut objects = self.lock();
-        let id = Id::claim(&read.namespace().unwrap_or_default(), &read.name_any());
-        let stored = match objects.by_id.entry(id) {
-            Entry::Occupied(stored) => stored.get()["metadata"]["resourceVersion"].clone(),
-            Entry::Vacant(_) => return Err(WriteError::Conflict),
-        };
-        if json!(read.resource_version()) != stored {
-            return Err(WriteError::Conflict);
-        }
-        objects.store(&DeployerClaim { spec, ..read.clone() })
+        self.replace(read, DeployerClaim { spec, ..read.clone() })
+    }
+
+    async fn update_claim_status(&self, read: &DeployerClaim, status: DeployerClaimStatus) -> Result<(), WriteError> {
+        let status = Some(status);
+        self.replace(read, DeployerClaim { status, ..read.clone() }).map(|_| ())
     }
 }
 

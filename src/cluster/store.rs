@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use crate::api::DeployerPolicy;
-use crate::api::claim::{DeployerClaim, DeployerClaimSpec};
+use crate::api::claim::{DeployerClaim, DeployerClaimSpec, DeployerClaimStatus};
 use crate::domain::sighting::Sighting;
 
 /// Why a call to the API server came to nothing. Four different answers stay four: not found is not among them.
@@ -126,4 +126,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Replaces a claim's spec, if it is still the version that was read. Everything else in the object stays.
     async fn update_claim(&self, read: &DeployerClaim, spec: DeployerClaimSpec) -> Result<DeployerClaim, WriteError>;
+
+    /// Replaces a claim's status, if it is still the version that was read. Its spec stays.
+    async fn update_claim_status(&self, read: &DeployerClaim, status: DeployerClaimStatus) -> Result<(), WriteError>;
 }

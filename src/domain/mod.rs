@@ -5,6 +5,7 @@
 //! - [`key`]: what at most one deployer may be active for, and its claim's name
 //! - [`sighting`]: what a live read of a pod found; the one notion of *active*
 //! - [`claim`]: the transitions of a claim
+//! - [`claim_status`]: what a claim's status shows to people
 //! - [`admission`]: the decision on one CREATE
 //! - [`standpoint`]: what an owner says of its deployer
 //! - [`pursuit`]: how long an admitted pod is believed to be on its way
@@ -14,6 +15,7 @@
 pub mod admission;
 pub mod answer;
 pub mod claim;
+pub mod claim_status;
 pub mod expression;
 pub mod key;
 pub mod policy;

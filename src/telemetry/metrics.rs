@@ -78,6 +78,7 @@ pub struct Metrics {
     pending_followed: Gauge,
     pending_confirmed: Counter,
     pending_dropped: Counter,
+    statuses_dropped: Counter,
     certificate_not_after: Gauge,
     certificate_reload_failures: Counter,
 }
@@ -112,6 +113,7 @@ impl Metrics {
             pending_followed: Gauge::default(),
             pending_confirmed: Counter::default(),
             pending_dropped: Counter::default(),
+            statuses_dropped: Counter::default(),
             certificate_not_after: Gauge::default(),
             certificate_reload_failures: Counter::default(),
         };
@@ -163,6 +165,11 @@ impl Metrics {
             "pending_dropped",
             "Pending pods that never arrived",
             self.pending_dropped.clone(),
+        );
+        own.register(
+            "claim_rejections_dropped",
+            "Refusals that a claim's status will not show: the claim is gone, or too many waited",
+            self.statuses_dropped.clone(),
         );
         own.register(
             "certificate_not_after_seconds",
@@ -244,6 +251,11 @@ impl Metrics {
     /// Counts a pending pod that was given up.
     pub fn pending_dropped(&self) {
         self.pending_dropped.inc();
+    }
+
+    /// So many refusals will not be shown by their claim's status.
+    pub fn status_dropped(&self, refusals: u64) {
+        self.statuses_dropped.inc_by(refusals);
     }
 
     /// Says when the serving certificate expires, in seconds since the Unix epoch.

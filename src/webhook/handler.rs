@@ -105,6 +105,12 @@ impl<S: Store> Admission<S> {
             Ok(judged) => judged,
             Err(error) => return Reply::text(400, &error.to_string()),
         };
+        if judged
+            .as_ref()
+            .is_some_and(|judgement| judgement.ruling == Undecided::Panicked.into())
+        {
+            self.records.panicked();
+        }
         let answer = judged.map(|judgement| self.answered(call, &known, &request, &judgement));
         // Where there was nothing to decide there is nothing to record.
         Reply::json(200, request.reply(&answer.unwrap_or_default()))
@@ -116,6 +122,7 @@ impl<S: Store> Admission<S> {
             pod,
             ruling,
             key,
+            generation,
             owner,
             claim,
             operation,
@@ -139,6 +146,7 @@ impl<S: Store> Admission<S> {
             user: &request.user_info.username,
             pod: (&pod.namespace, &pod.name, &pod.uid),
             key: key.as_ref(),
+            generation: generation.as_deref(),
             owner: owner.as_ref(),
             claim: claim.as_ref(),
             ruling,

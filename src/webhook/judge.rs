@@ -48,6 +48,8 @@ pub struct Judgement {
     pub ruling: Ruling,
     /// What the pod works for, where that could be read.
     pub key: Option<Key>,
+    /// Its generation, where the policy knows generations.
+    pub generation: Option<String>,
     /// Its owner, where the policy asks for one.
     pub owner: Option<OwnerReference>,
     /// The claim of the key, where there is one.
@@ -81,6 +83,7 @@ impl Judgement {
             pod,
             ruling: ruling.into(),
             key,
+            generation: None,
             owner: None,
             claim: None,
             operation,
@@ -158,7 +161,7 @@ impl<S: Store> Judge<S> {
                 };
             }
         };
-        let key = question.key.clone();
+        let (key, generation) = (question.key.clone(), question.candidate.generation.clone());
         let refused_elsewhere = self.refused_by_others(policies, &question, request, object).await;
         let Decided { ruling, claim } = match refused_elsewhere {
             Some(refusal) => {
@@ -170,6 +173,7 @@ impl<S: Store> Judge<S> {
             None => self.desks.decide(question).await,
         };
         Judgement {
+            generation,
             owner,
             claim,
             ..Judgement::new(pod, "CREATE", ruling, Some(key))

@@ -3,15 +3,18 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 
+use crate::api::claim::Rejection;
 use crate::api::policy::Mode;
 use crate::cluster::events::{Events, Notice};
 use crate::domain::admission::Ruling;
 use crate::domain::answer::{Answer, reason, refusal, verdict};
 use crate::domain::key::Key;
 use crate::domain::policy::OwnerReference;
-use crate::domain::refusal::{Blocker, Refusal, Undecided};
+use crate::domain::refusal::{Blocker, Refusal};
+use crate::statuses::Statuses;
 use crate::telemetry::metrics::{DecisionLabels, Metrics};
 
 /// Keeps the records.
@@ -19,6 +22,7 @@ use crate::telemetry::metrics::{DecisionLabels, Metrics};
 pub struct Records {
     metrics: Arc<Metrics>,
     events: Events,
+    statuses: Option<Arc<Statuses>>,
 }
 
 /// One decision, to be recorded.
@@ -42,6 +46,8 @@ pub struct Decision<'a> {
     pub pod: (&'a str, &'a str, &'a str),
     /// What it works for.
     pub key: Option<&'a Key>,
+    /// Its generation, where the policy knows generations.
+    pub generation: Option<&'a str>,
     /// Its owner.
     pub owner: Option<&'a OwnerReference>,
     /// The claim, where there is one.
@@ -56,7 +62,25 @@ impl Records {
     /// Keeps records in these places.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>, events: Events) -> Self {
-        Self { metrics, events }
+        Self {
+            metrics,
+            events,
+            statuses: None,
+        }
+    }
+
+    /// Keeps refusals in the status of claims, too.
+    #[must_use]
+    pub fn telling(self, statuses: Arc<Statuses>) -> Self {
+        Self {
+            statuses: Some(statuses),
+            ..self
+        }
+    }
+
+    /// A fault of ours was met, outside the handler itself: its own panics are counted where they are caught.
+    pub fn panicked(&self) {
+        self.metrics.panicked();
     }
 
     /// Puts a decision on record. Waits for nothing.
@@ -73,13 +97,27 @@ impl Records {
             took,
         );
         log(decision, took);
-        // The handler's own panics are counted where they are caught.
-        if *decision.ruling == Ruling::Undecided(Undecided::Panicked) {
-            self.metrics.panicked();
-        }
         if let (Some(_), false) = (refusal(decision.ruling), decision.dry_run) {
             self.events.take(notice(decision));
+            self.tell_claim(decision);
         }
+    }
+
+    fn tell_claim(&self, decision: &Decision<'_>) {
+        let name = decision.claim.and_then(|claim| claim.name.as_deref());
+        let (Some(statuses), Some(claim), Some(refusal)) = (&self.statuses, name, refusal(decision.ruling)) else {
+            return;
+        };
+        let rejection = Rejection {
+            time: Timestamp::now(),
+            pod: decision.pod.1.to_owned(),
+            generation: decision.generation.map(str::to_owned),
+            requested_by: decision.user.to_owned(),
+            reason: refusal.reason().to_owned(),
+            message: decision.answer.text.clone().unwrap_or_default(),
+            ..Rejection::default()
+        };
+        statuses.refused(decision.pod.0, claim, rejection);
     }
 }
 

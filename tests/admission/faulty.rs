@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use deployer_guard::api::DeployerPolicy;
-use deployer_guard::api::claim::{DeployerClaim, DeployerClaimSpec};
+use deployer_guard::api::claim::{DeployerClaim, DeployerClaimSpec, DeployerClaimStatus};
 use deployer_guard::cluster::memory::MemoryStore;
 use deployer_guard::cluster::store::{Failure, OwnerKind, ReadError, Store, WriteError};
 use deployer_guard::domain::sighting::Sighting;
@@ -282,6 +282,10 @@ impl Store for FaultyStore {
             spec,
         };
         self.write(Op::Create, name, write).await
+    }
+
+    async fn update_claim_status(&self, read: &DeployerClaim, status: DeployerClaimStatus) -> Result<(), WriteError> {
+        self.memory.update_claim_status(read, status).await
     }
 
     async fn update_claim(&self, read: &DeployerClaim, spec: DeployerClaimSpec) -> Result<DeployerClaim, WriteError> {

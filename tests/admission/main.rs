@@ -9,6 +9,7 @@ mod following;
 mod policies;
 mod rollouts;
 mod rules;
+mod statuses;
 mod storm;
 mod updates;
 mod world;

@@ -56,11 +56,11 @@ fn used(stage: &Stage) -> anyhow::Result<(BTreeSet<Right>, Vec<Value>)> {
         .filter(|event| event["objectRef"]["resource"].is_string());
     let rights = rights.map(|event| {
         let object = &event["objectRef"];
-        (
-            text(&object["apiGroup"]),
-            text(&object["resource"]),
-            text(&event["verb"]),
-        )
+        let resource = match text(&object["subresource"]) {
+            subresource if subresource.is_empty() => text(&object["resource"]),
+            subresource => format!("{}/{subresource}", text(&object["resource"])),
+        };
+        (text(&object["apiGroup"]), resource, text(&event["verb"]))
     });
     Ok((rights.collect(), denied))
 }

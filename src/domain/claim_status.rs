@@ -1,0 +1,151 @@
+//! What a claim's status says, from its spec and what was refused since it was last written.
+
+use crate::api::claim::{DeployerClaimSpec, DeployerClaimStatus, Phase, Rejection};
+
+/// A claim's status keeps this many refusals, newest first.
+pub const MAX_RECENT: usize = 10;
+
+/// Refusals for one key that its claim's status does not hold yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unwritten {
+    /// How many there were.
+    pub count: i64,
+    /// The last of them, newest first, at most [`MAX_RECENT`].
+    pub recent: Vec<Rejection>,
+}
+
+impl Unwritten {
+    /// Takes in a refusal.
+    pub fn add(&mut self, rejection: Rejection) {
+        self.count += 1;
+        self.recent.insert(0, rejection);
+        self.recent.truncate(MAX_RECENT);
+    }
+
+    /// Takes back what could not be written: it is older than what is here.
+    pub fn take_back(&mut self, older: Self) {
+        self.count += older.count;
+        self.recent.extend(older.recent);
+        self.recent.truncate(MAX_RECENT);
+    }
+}
+
+/// The phase that a spec is in, as far as the claim knows.
+#[must_use]
+pub fn phase(spec: &DeployerClaimSpec) -> Phase {
+    match &spec.holder {
+        _ if !spec.pending.is_empty() => Phase::Pending,
+        Some(_) => Phase::Held,
+        None => Phase::Free,
+    }
+}
+
+/// The status with this added. Everything else in it stays.
+#[must_use]
+pub fn updated(
+    status: Option<&DeployerClaimStatus>,
+    spec: &DeployerClaimSpec,
+    unwritten: &Unwritten,
+) -> DeployerClaimStatus {
+    let mut status = status.cloned().unwrap_or_default();
+    status.phase = Some(phase(spec));
+    if unwritten.count > 0 {
+        let rejections = status.rejections.get_or_insert_default();
+        rejections.count += unwritten.count;
+        rejections.recent.extend(unwritten.recent.iter().cloned());
+        rejections
+            .recent
+            .sort_by_key(|rejection| std::cmp::Reverse(rejection.time));
+        rejections.recent.truncate(MAX_RECENT);
+    }
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::api::claim::{ClaimEntry, Rejections};
+
+    fn rejection(second: i64) -> Rejection {
+        Rejection {
+            time: Timestamp::from_second(second).unwrap(),
+            pod: format!("pod-{second}"),
+            ..Rejection::default()
+        }
+    }
+
+    fn entry(uid: &str) -> ClaimEntry {
+        ClaimEntry {
+            uid: uid.into(),
+            ..ClaimEntry::default()
+        }
+    }
+
+    #[test]
+    fn the_phase_follows_holder_and_pending() {
+        let free = DeployerClaimSpec::default();
+        let held = DeployerClaimSpec {
+            holder: Some(entry("u")),
+            ..free.clone()
+        };
+        let pending = DeployerClaimSpec {
+            pending: vec![entry("u")],
+            ..held.clone()
+        };
+        let released = DeployerClaimSpec {
+            pending: vec![entry("u")],
+            ..free.clone()
+        };
+        for (spec, expected) in [
+            (free, Phase::Free),
+            (held, Phase::Held),
+            (pending, Phase::Pending),
+            (released, Phase::Pending),
+        ] {
+            assert_eq!(phase(&spec), expected, "{spec:?}");
+        }
+    }
+
+    #[test]
+    fn every_refusal_is_counted_and_the_newest_are_kept_in_order() {
+        let mut unwritten = Unwritten::default();
+        (0..30).for_each(|second| unwritten.add(rejection(second)));
+        let mut later = Unwritten::default();
+        later.add(rejection(100));
+        later.take_back(unwritten);
+        let before = DeployerClaimStatus {
+            rejections: Some(Rejections {
+                count: 5,
+                recent: vec![rejection(25), rejection(1)],
+                ..Rejections::default()
+            }),
+            ..DeployerClaimStatus::default()
+        };
+        let status = updated(Some(&before), &DeployerClaimSpec::default(), &later);
+        let rejections = status.rejections.unwrap();
+        assert_eq!(rejections.count, 36);
+        assert_eq!(rejections.recent.len(), MAX_RECENT);
+        assert_eq!(rejections.recent[0].pod, "pod-100");
+        assert!(
+            rejections
+                .recent
+                .is_sorted_by_key(|rejection| std::cmp::Reverse(rejection.time))
+        );
+    }
+
+    #[test]
+    fn nothing_but_phase_and_rejections_changes() {
+        let mut before = DeployerClaimStatus::default();
+        before.unknown.insert("newer".into(), 1.into());
+        let after = updated(Some(&before), &DeployerClaimSpec::default(), &Unwritten::default());
+        assert_eq!(
+            after,
+            DeployerClaimStatus {
+                phase: Some(Phase::Free),
+                ..before
+            }
+        );
+    }
+}
