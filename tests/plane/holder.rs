@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use deployer_guard::api::claim::{DeployerClaim, Outcome};
 use deployer_guard_testkit::objects::{Answer, create_pod, create_pod_with, make_namespace, set_phase};
-use deployer_guard_testkit::{ControlPlane, Program, Stage, StageBuilder, http_get, until};
+use deployer_guard_testkit::{ControlPlane, Process, Program, Stage, StageBuilder, http_get, until};
 use futures::future::{join_all, try_join_all};
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -363,6 +363,46 @@ fn an_admitted_pod_whose_name_was_taken_meanwhile_is_given_up_after_the_window()
     });
 }
 
+/// Whether it never arrived or went at once looks the same, so it is believed to be on its way: other names wait, its own
+/// name does not, and no outcome is remembered.
+#[test]
+fn a_pod_that_is_gone_before_a_replica_saw_it_costs_other_names_the_window() {
+    run(async {
+        let scene = Scene::shared("unseen").await?;
+        let begun = Instant::now();
+        for config in ["same", "other"] {
+            let name = format!("{config}-one");
+            let sent = scene.on_its_way(config, &name, config).await?;
+            let replicas = || {
+                scene
+                    .site
+                    .stage
+                    .replicas
+                    .iter()
+                    .map(|replica| replica.webhook.process())
+            };
+            replicas().try_for_each(Process::pause)?;
+            scene.site.open(config);
+            let answer = sent.await;
+            let deleted = scene.delete(&name).await;
+            replicas().try_for_each(Process::resume)?;
+            assert_eq!(answer??.code, 201);
+            deleted?;
+            scene.refused(config, "two", "DeployerPending", &name).await?;
+        }
+        scene
+            .create(&deployer("same", "same-one", "same-one"))
+            .await?
+            .result
+            .map_err(|status| anyhow::anyhow!(status.message))?;
+        let took = scene.admitted_in_the_end("other", "two", begun).await?;
+        println!("another name was admitted after {took:.1?}");
+        ensure!(took >= GIVEN_UP, "it was admitted after {took:?} already");
+        assert_eq!(scene.claim("other").await?.spec.outcomes, []);
+        Ok(())
+    });
+}
+
 /// Deleting a claim by hand forgets all that it held, and this is what that means:
 /// - an active pod still refuses, since a key without a claim is decided with a list; nothing is written by that refusal;
 /// - a pod that is on its way is forgotten: another one is admitted, and when the first one arrives two are active.
@@ -563,7 +603,7 @@ const STALLED: usize = 32;
 /// Stops a program when creates at the first API server were admitted and none is written yet, for that long; others try at the
 /// second API server all the time, until each key is held. Two must never be active. Gives the answers to the first ones.
 async fn stall(site: &Site, program: Program, pause: Duration) -> anyhow::Result<BTreeMap<u16, usize>> {
-    let scene = Scene::of(site, "stall").await?;
+    Scene::of(site, "stall").await?;
     let plane = &site.stage.plane;
     let watch = witness(plane, "stall").await?;
     let begun = Instant::now();

@@ -31,7 +31,7 @@ const CREATES: usize = 16;
 /// that their names are taken.
 const ROUNDS_PER_CONFIG: usize = 4;
 /// How long a paused replica is paused.
-const PAUSE: Duration = Duration::from_secs(3);
+const PAUSE: Duration = Duration::from_millis(2500);
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
 
@@ -90,14 +90,12 @@ fn a_killed_replica_and_a_paused_one_never_let_two_in_and_fail_only_the_calls_th
         let mut storm = Storm::begin(&stage, "faults").await?;
         let watch = witness(&stage.plane, "faults").await?;
         for round in 0..40 {
-            match round {
-                4 | 24 => storm.round_with(round, &[Fault::Kill(0)]).await?,
-                9 | 29 => storm.round_with(round, &[Fault::Pause(1)]).await?,
-                14 | 34 => storm.round_with(round, &[Fault::Kill(1)]).await?,
-                19 => storm.round_with(round, &[Fault::Pause(0)]).await?,
-                38 => storm.round_with(round, &[Fault::Kill(0), Fault::Pause(1)]).await?,
-                _ => storm.round_with(round, &[]).await?,
-            }
+            let faults = match round {
+                39 => vec![Fault::Kill(0), Fault::Pause(1)],
+                _ if round % 2 == 0 => vec![],
+                _ => vec![[Fault::Kill(0), Fault::Pause(1), Fault::Kill(1), Fault::Pause(0)][round / 2 % 4]],
+            };
+            storm.round_with(round, &faults).await?;
         }
         assert!(storm.codes.contains_key(&500), "no fault was felt: {:?}", storm.codes);
         storm.wait_for_lost_creates().await?;
@@ -236,10 +234,10 @@ impl<'a> Storm<'a> {
     /// One round in the middle of which replicas fail; they are well again when this returns.
     async fn round_with(&mut self, round: usize, faults: &[Fault]) -> anyhow::Result<()> {
         let stage = self.stage;
-        let mut calls = Calls::of(stage)?;
+        let mut calls = Calls::of(stage).await?;
         let strike = async {
-            // Somewhere in the 100 ms or so that a round takes.
-            sleep(Duration::from_millis(3 + (7 * round as u64) % 31)).await;
+            // Somewhere in the tens of milliseconds that a round takes.
+            sleep(Duration::from_millis(1 + (5 * round as u64) % 23)).await;
             for fault in faults {
                 let process = stage.replicas[fault.replica()].webhook.process();
                 match fault {
@@ -408,7 +406,7 @@ struct Calls {
 
 impl Calls {
     /// Those whose connections are open now.
-    fn of(stage: &Stage) -> anyhow::Result<Self> {
+    async fn of(stage: &Stage) -> anyhow::Result<Self> {
         let mut pids = Vec::new();
         for i in 0..2 {
             match stage.plane.process(Program::ApiServer(i)).state()? {
@@ -422,13 +420,28 @@ impl Calls {
             backends: Default::default(),
             before: stage.balancer.connections().len(),
         };
-        calls.look(stage)?;
+        // The kernel's table may leave out lines while it changes.
+        until("every connection to have an owner", Duration::from_secs(5), || {
+            std::future::ready(calls.look(stage).and_then(|()| {
+                let mut open = stage
+                    .balancer
+                    .connections()
+                    .into_iter()
+                    .filter(|connection| connection.open);
+                ensure!(
+                    open.all(|connection| calls.owners.contains_key(&connection.client)),
+                    "not all have"
+                );
+                Ok(())
+            }))
+        })
+        .await?;
         Ok(calls)
     }
 
     /// Takes in the connections that were made since.
     fn look(&mut self, stage: &Stage) -> anyhow::Result<()> {
-        let inodes = inodes()?;
+        let inodes = inodes(stage.balancer.address())?;
         let sockets: Vec<HashSet<u64>> = self.pids.iter().map(|pid| sockets(*pid)).collect::<Result<_, _>>()?;
         for (number, connection) in stage.balancer.connections().iter().enumerate() {
             let inode = inodes.get(&connection.client);
@@ -455,15 +468,20 @@ impl Calls {
     }
 }
 
-/// The inode of each TCP socket of this machine by its local address.
-fn inodes() -> anyhow::Result<HashMap<SocketAddr, u64>> {
+/// The inode of each TCP socket of this machine that is connected to `remote`, by its local address.
+fn inodes(remote: SocketAddr) -> anyhow::Result<HashMap<SocketAddr, u64>> {
     let table = fs::read_to_string("/proc/net/tcp")?;
+    let address = |field: &str| {
+        let (address, port) = field.split_once(':')?;
+        let address = u32::from_str_radix(address, 16).ok()?.to_le_bytes();
+        Some(SocketAddr::from((address, u16::from_str_radix(port, 16).ok()?)))
+    };
     let socket = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let (address, port) = fields.get(1)?.split_once(':')?;
-        let address = u32::from_str_radix(address, 16).ok()?.to_le_bytes();
-        let port = u16::from_str_radix(port, 16).ok()?;
-        Some((SocketAddr::from((address, port)), fields.get(9)?.parse().ok()?))
+        // A local port may be used for several remote ones.
+        let to_remote = address(fields.get(2)?)? == remote;
+        let inode = fields.get(9)?.parse().ok()?;
+        to_remote.then_some((address(fields.get(1)?)?, inode))
     };
     Ok(table.lines().skip(1).filter_map(socket).collect())
 }
