@@ -25,7 +25,7 @@ async fn run() -> anyhow::Result<()> {
     let keep = std::env::var("KEEP").is_ok_and(|keep| !matches!(keep.as_str(), "" | "0" | "no"));
     tokio::select! {
         told = story::tell(program()?, keep) => told,
-        interrupted = tokio::signal::ctrl_c() => interrupted.context("interrupted"),
+        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
     }
 }
 

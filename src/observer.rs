@@ -98,7 +98,15 @@ impl<S: Store> Observer<S> {
     pub fn suspect(self: &Arc<Self>, namespace: String, claim_name: String, read: Option<&DeployerClaim>) {
         let observer = Arc::clone(self);
         let before = read.and_then(ResourceExt::resource_version);
+        let suspicion = format!("{namespace}/{claim_name}@{}", before.as_deref().unwrap_or_default());
+        if !self.begin(&suspicion) {
+            return;
+        }
         tokio::spawn(async move {
+            let _ended = Suspicion {
+                observer: Arc::clone(&observer),
+                of: suspicion,
+            };
             let mut pause = FIRST_LOOK_AT_OTHERS;
             for _ in 0..MAX_REREADS {
                 sleep(pause).await;
@@ -125,7 +133,9 @@ impl<S: Store> Observer<S> {
     fn now(&self) -> Duration {
         self.origin.elapsed()
     }
+}
 
+impl<S> Observer<S> {
     fn begin(&self, uid: &str) -> bool {
         let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
         let begins = followed.len() < MAX_FOLLOWED && followed.insert(uid.to_owned());
@@ -137,6 +147,18 @@ impl<S: Store> Observer<S> {
         let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
         followed.remove(uid);
         self.metrics.pending_followed(followed.len());
+    }
+}
+
+/// A claim that is suspected to have been written. One for each version of it.
+struct Suspicion<S> {
+    observer: Arc<Observer<S>>,
+    of: String,
+}
+
+impl<S> Drop for Suspicion<S> {
+    fn drop(&mut self) {
+        self.observer.end(&self.of);
     }
 }
 

@@ -121,7 +121,7 @@ impl Statuses {
             Ok(()) => Written::Done,
             // A namespace that is being deleted takes no writes; there is nobody left to read them.
             Err(WriteError::Refused(_)) => Written::Gone,
-            Err(WriteError::Conflict | WriteError::Unknown(_)) => Written::Again,
+            Err(WriteError::Conflict | WriteError::Shed(_) | WriteError::Unknown(_)) => Written::Again,
         }
     }
 

@@ -81,7 +81,7 @@ pub struct DeployerClaimSpec {
     pub unknown: UnknownFields,
 }
 
-/// A policy, by name and uid.
+/// A policy, by name and uid, in a version.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyReference {
@@ -90,6 +90,11 @@ pub struct PolicyReference {
 
     /// The uid of the DeployerPolicy.
     pub uid: String,
+
+    /// The generation of the DeployerPolicy under which a deployer was last admitted. Under another one the pods of the
+    /// namespace are listed again: in the modes Warn and Audit deployers may have come in beside the holder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
 
     /// Fields of newer versions.
     #[serde(flatten)]

@@ -7,11 +7,14 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::time::timeout;
 
 use self::recorder::Recorder;
 use crate::domain::answer::truncate;
 use crate::telemetry::metrics::{EventResult, Metrics};
 
+/// Longest time that publishing one may take: an API server that hangs must not stop the others.
+const CALL_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 /// Events that may wait. Beyond that they are dropped: no answer waits for a record.
 const QUEUE: usize = 1024;
 /// Longest note that the API server takes is 1,024 bytes (FACTS: longer ones are refused).
@@ -54,7 +57,8 @@ impl Events {
 
     /// Takes a notice, or drops and counts it.
     pub fn take(&self, notice: Notice) {
-        if self.queue.try_send(notice).is_err() {
+        // A refusal without owner and claim has nothing that an Event could be about.
+        if notice.regarding.is_empty() || self.queue.try_send(notice).is_err() {
             self.metrics.event(EventResult::Dropped);
         }
     }
@@ -76,7 +80,11 @@ impl Publisher {
         while let Some(mut notice) = self.queue.recv().await {
             truncate(&mut notice.note, MAX_NOTE);
             for regarding in &notice.regarding {
-                match self.recorder.publish(&notice, regarding).await {
+                let published = timeout(CALL_TIMEOUT, self.recorder.publish(&notice, regarding));
+                match published
+                    .await
+                    .unwrap_or_else(|_| Err(kube::Error::Service("timed out".into())))
+                {
                     Ok(()) => self.metrics.event(EventResult::Published),
                     Err(error) => {
                         self.metrics.event(EventResult::Failed);

@@ -244,6 +244,7 @@ fn write_error(failure: Failure) -> WriteError {
         // 404: the claim that was read is gone.
         Failure::Answered { code: 404 | 409, .. } => WriteError::Conflict,
         Failure::Answered { code: 400..=428, .. } | Failure::Forbidden(_) => WriteError::Refused(failure),
+        Failure::Answered { code: 429, .. } => WriteError::Shed(failure),
         failure => WriteError::Unknown(failure),
     }
 }

@@ -76,6 +76,9 @@ pub enum WriteError {
     /// Nothing was written, and trying again will not help.
     #[error("{0}")]
     Refused(Failure),
+    /// Nothing was written, because the API server has too much to do: another try may succeed.
+    #[error("{0}")]
+    Shed(Failure),
     /// Whether it was written is not known: the answer was lost.
     #[error("{0} (whether it was written is not known)")]
     Unknown(Failure),

@@ -80,7 +80,7 @@ pub struct Evidence<'a> {
     pub claim: Option<&'a DeployerClaimSpec>,
     /// What GETs of pod names found.
     pub pods: &'a BTreeMap<String, Sighting>,
-    /// What a list found, wanted only where there is no claim. A list may make a verdict worse, never better.
+    /// What a list found, wanted only where there is no claim, or none under this version of the policy. A list may make a verdict worse, never better.
     pub strangers: Option<&'a [Stranger]>,
     /// What the owner says.
     pub standpoint: Option<&'a Standpoint>,
@@ -135,7 +135,7 @@ pub fn decide(candidate: &Candidate, rules: &Rules, evidence: &Evidence<'_>) -> 
     if let Some(ruling) = settled_by_claim(candidate, claim) {
         return Step::Answer(ruling);
     }
-    let view = match View::of(claim, candidate, evidence) {
+    let view = match View::of(claim, candidate, rules, evidence) {
         Ok(view) => view,
         Err(ruling) => return Step::Answer(ruling),
     };
@@ -174,7 +174,9 @@ pub fn decide(candidate: &Candidate, rules: &Rules, evidence: &Evidence<'_>) -> 
         return refuse(Refusal::TooManyPending);
     }
     let mut next = claim.admitted(entry, &view.ended, evidence.now);
-    next.policy = rules.policy.clone();
+    next.policy.name.clone_from(&rules.policy.name);
+    next.policy.uid.clone_from(&rules.policy.uid);
+    next.policy.generation = rules.policy.generation;
     next.config.clone_from(&rules.config);
     next.generation.clone_from(&rules.key_generation);
     Step::Write(Box::new(next))
@@ -201,6 +203,12 @@ fn settled_by_claim(candidate: &Candidate, claim: &DeployerClaimSpec) -> Option<
         .then_some(Ruling::Admitted)
 }
 
+/// Whether a deployer was admitted for the key under this very version of the policy. If not, there may be deployers that the
+/// claim does not name: while the policy was in mode Warn or Audit, or before it was made anew, refusals let them in.
+fn is_known_to(claim: &DeployerClaimSpec, rules: &Rules) -> bool {
+    (&claim.policy.uid, claim.policy.generation) == (&rules.policy.uid, rules.policy.generation)
+}
+
 /// The pods that matter for the key, judged; and what is still to be read.
 #[derive(Default)]
 struct View {
@@ -211,12 +219,17 @@ struct View {
 
 impl View {
     /// `Err` is an answer that stands whatever else is read: something is in the way.
-    fn of(claim: &DeployerClaimSpec, candidate: &Candidate, evidence: &Evidence<'_>) -> Result<Self, Ruling> {
+    fn of(
+        claim: &DeployerClaimSpec,
+        candidate: &Candidate,
+        rules: &Rules,
+        evidence: &Evidence<'_>,
+    ) -> Result<Self, Ruling> {
         let mut view = Self::default();
         view.judge_entries(claim, candidate, evidence)?;
         view.judge_condemned(claim, evidence)?;
         match evidence.strangers {
-            _ if evidence.claim.is_some() => {}
+            _ if evidence.claim.is_some() && is_known_to(claim, rules) => {}
             Some(strangers) => view.judge_strangers(strangers, candidate, evidence)?,
             None => view.missing.strangers = true,
         }

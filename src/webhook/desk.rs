@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-use super::round::Round;
+use super::round::{Pause, Round};
 use crate::cluster::store::{ReadError, Store};
 use crate::domain::admission::Ruling;
 use crate::domain::key::Key;
@@ -24,6 +24,9 @@ const PAUSE: Duration = Duration::from_millis(25);
 
 /// What a desk gets past the deadline to say what took the time; part of the margin that is kept for the way back.
 const GRACE: Duration = Duration::from_millis(20);
+
+/// The longest pause, after trouble upon trouble.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Decides on requests, those of one key one after another.
 pub struct Desks<S> {
@@ -121,7 +124,7 @@ impl<S> Drop for OpenDesk<S> {
 
 impl<S: Store> OpenDesk<S> {
     async fn work(mut self) {
-        let mut waiting = Vec::new();
+        let (mut waiting, mut troubles) = (Vec::new(), 0);
         loop {
             let Some((tickets, came)) = self.take(waiting) else {
                 return;
@@ -129,10 +132,16 @@ impl<S: Store> OpenDesk<S> {
             let round = Round::new(&self.desks.store, &self.desks.observer, &self.key);
             let left = round.run(tickets).await;
             waiting = left.tickets;
-            if left.pause && !waiting.is_empty() {
+            troubles = if matches!(left.pause, Pause::AfterConflict | Pause::AfterTrouble) {
+                troubles + 1
+            } else {
+                0
+            };
+            let pause = length(left.pause, troubles);
+            if !pause.is_zero() && !waiting.is_empty() {
                 // Whoever runs out of time is told so in time.
                 let deadlines = waiting.iter().map(|ticket| ticket.question.deadline);
-                let until = deadlines.chain([Instant::now() + PAUSE]).min();
+                let until = deadlines.chain([Instant::now() + pause]).min();
                 tokio::select! {
                     () = sleep_until(until.unwrap_or_else(Instant::now)) => {}
                     () = came.notified() => {}
@@ -153,6 +162,17 @@ impl<S: Store> OpenDesk<S> {
             return None;
         }
         Some((waiting, Arc::clone(&queue.came)))
+    }
+}
+
+/// How long to wait before the next round, after so many in a row that came to nothing.
+fn length(pause: Pause, troubles: u32) -> Duration {
+    match pause {
+        Pause::None => Duration::ZERO,
+        Pause::BeforeAnotherLook => PAUSE,
+        // A lost race is read again at once; one that is lost again and again may be no race.
+        Pause::AfterConflict if troubles < 4 => Duration::ZERO,
+        Pause::AfterConflict | Pause::AfterTrouble => (PAUSE * 2_u32.pow(troubles.min(5))).min(LONGEST_PAUSE),
     }
 }
 

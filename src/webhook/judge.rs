@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
 use super::desk::Desks;
-use super::policies::{Known, Policies};
+use super::policies::{Known, Policies, Target};
 use super::reading::key_of;
 use super::review::{Request, ReviewError};
 use super::ticket::{Decided, Question};
@@ -133,7 +133,16 @@ impl<S: Store> Judge<S> {
         }
         match policy.matches(object, None) {
             Ok(true) => {}
-            Ok(false) => return Ok(None),
+            Ok(false) => {
+                // Of an older version of the policy, perhaps; else the API server and we do not agree.
+                tracing::warn!(
+                    policy = known.name,
+                    namespace = pod.namespace,
+                    pod = pod.name,
+                    "the API server asked about a pod that the policy does not match; it was let through"
+                );
+                return Ok(None);
+            }
             Err(error) => return Ok(Some(undecided(pod, operation, error.to_string()))),
         }
         Ok(Some(
@@ -196,12 +205,14 @@ impl<S: Store> Judge<S> {
             matches.then(|| Arc::clone(policy))
         });
         let verdicts =
-            join_all(others.map(async |policy| self.refused_by(policy, question, request, object).await)).await;
+            join_all(others.map(async |policy| self.refused_by(policies, policy, question, request, object).await))
+                .await;
         verdicts.into_iter().flatten().next()
     }
 
     async fn refused_by(
         &self,
+        policies: &Policies<S>,
         policy: Arc<Policy>,
         ours: &Question,
         request: &Request,
@@ -219,7 +230,7 @@ impl<S: Store> Judge<S> {
                 return None;
             }
         }
-        let name = policy.name.clone();
+        let (name, uid, generation) = (policy.name.clone(), policy.uid.clone(), policy.generation);
         let pod = Pod {
             namespace: namespace.clone(),
             name: ours.candidate.name.clone(),
@@ -235,6 +246,15 @@ impl<S: Store> Judge<S> {
                 }
             }
         };
+        // The policy is known from a watch, and nothing is decided from a cache.
+        let live = Target {
+            name: name.clone(),
+            version: None,
+        };
+        let live = timeout_at(deadline, policies.find(&live)).await.ok()?.ok()??;
+        if (&live.uid, live.generation) != (&uid, generation) {
+            return None;
+        }
         let message = refusal.explain(key.as_ref(), &pod.name);
         Some(Refusal::OtherPolicy {
             policy: name,
@@ -263,6 +283,7 @@ fn question(
         policy: PolicyReference {
             name: policy.name.clone(),
             uid: policy.uid.clone(),
+            generation: Some(policy.generation),
             ..PolicyReference::default()
         },
         config: identity.config.clone(),

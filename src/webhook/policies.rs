@@ -121,7 +121,7 @@ impl<S: Store> Policies<S> {
                     self.lock().remove(&policy.name_any());
                 }
                 Err(error) => {
-                    tracing::warn!(error = %error, "the policies cannot be watched; trying again, and reading live meanwhile");
+                    tracing::warn!(error = %error, "the policies cannot be watched; trying again. What a URL names newer than what is known is read live");
                 }
             }
         }

@@ -88,7 +88,12 @@ impl Records {
         let took = decision.received.elapsed();
         self.metrics.decided(
             &DecisionLabels {
-                policy: decision.policy.0.to_owned(),
+                // A name that was never read comes from a URL, which anybody may write.
+                policy: if decision.policy.1 > 0 {
+                    decision.policy.0.to_owned()
+                } else {
+                    String::new()
+                },
                 operation: decision.operation,
                 verdict: verdict(decision.ruling),
                 reason: reason(decision.ruling),

@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use futures::future::{join_all, join3};
+use futures::future::join3;
+use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use kube::Resource;
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 use super::desk::passed;
 use super::ticket::{Decided, Ticket};
@@ -31,11 +32,27 @@ pub(super) struct Round<'a, S> {
     strangers: Option<Vec<Stranger>>,
 }
 
+/// Pods that one request reads at a time.
+const PODS_AT_A_TIME: usize = 16;
+
 /// Requests that need another round.
 pub(super) struct Left {
     pub(super) tickets: Vec<Ticket>,
-    /// Nothing will have changed at once.
-    pub(super) pause: bool,
+    /// What is to be waited for before it.
+    pub(super) pause: Pause,
+}
+
+/// Why the next round should not begin at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pause {
+    /// Nobody waits for it.
+    None,
+    /// A namesake on its way takes some milliseconds to arrive.
+    BeforeAnotherLook,
+    /// Somebody else wrote the claim: read it at once, but not for ever.
+    AfterConflict,
+    /// The API server may have got its breath back.
+    AfterTrouble,
 }
 
 /// What became of one request in a round.
@@ -45,8 +62,10 @@ enum Fate {
     LookAgain,
     /// The claim changed: the round is over for everybody.
     Conflict,
-    /// Something failed that may succeed when tried again: the round is over for everybody.
-    Trouble(Undecided),
+    /// A read for this request failed, and may succeed when tried again.
+    Unread(Undecided),
+    /// The write failed, and may succeed when tried again: the round is over for everybody.
+    Unwritten(Undecided),
 }
 
 impl<'a, S: Store> Round<'a, S> {
@@ -67,7 +86,7 @@ impl<'a, S: Store> Round<'a, S> {
         let Some(horizon) = tickets.iter().map(|ticket| ticket.question.deadline).max() else {
             return Left {
                 tickets: Vec::new(),
-                pause: false,
+                pause: Pause::None,
             };
         };
         let read = timeout_at(horizon, self.store.claim(&self.key.namespace, &self.key.claim_name())).await;
@@ -75,7 +94,7 @@ impl<'a, S: Store> Round<'a, S> {
             Ok(claim) => self.learn(claim, Origin::Theirs),
             Err(error) => return trouble(tickets.into(), &error),
         }
-        let mut left = Vec::new();
+        let (mut left, mut pause) = (Vec::new(), Pause::BeforeAnotherLook);
         while let Some(mut ticket) = tickets.pop_front() {
             ticket.begin_again();
             match self.fate(&mut ticket).await {
@@ -92,24 +111,27 @@ impl<'a, S: Store> Round<'a, S> {
                     left.extend(tickets);
                     return Left {
                         tickets: left,
-                        pause: false,
+                        pause: Pause::AfterConflict,
                     };
                 }
-                Fate::Trouble(why) => {
+                // What one request alone has to read keeps nobody else waiting.
+                Fate::Unread(why) => {
+                    ticket.trouble = Some(why);
+                    pause = Pause::AfterTrouble;
+                    left.push(ticket);
+                }
+                Fate::Unwritten(why) => {
                     ticket.trouble = Some(why);
                     left.push(ticket);
                     left.extend(tickets);
                     return Left {
                         tickets: left,
-                        pause: true,
+                        pause: Pause::AfterTrouble,
                     };
                 }
             }
         }
-        Left {
-            tickets: left,
-            pause: true,
-        }
+        Left { tickets: left, pause }
     }
 
     fn learn(&mut self, claim: Option<DeployerClaim>, origin: Origin) {
@@ -147,10 +169,11 @@ impl<'a, S: Store> Round<'a, S> {
     async fn read(&mut self, ticket: &mut Ticket, wanted: Wanted) -> Result<(), ReadError> {
         let question = &ticket.question;
         let (store, namespace) = (&**self.store, &*self.key.namespace);
-        let pods = join_all(wanted.pods.into_iter().map(async |name| {
+        let reads = wanted.pods.into_iter().map(async |name| {
             let found = store.pod(namespace, &name).await?;
             Ok((name, found))
-        }));
+        });
+        let pods = stream::iter(reads).buffer_unordered(PODS_AT_A_TIME).collect::<Vec<_>>();
         let strangers = async {
             if wanted.strangers {
                 reading::strangers(store, question).await.map(Some)
@@ -193,7 +216,7 @@ impl<'a, S: Store> Round<'a, S> {
             key: self.key.clone(),
             read: self.claim.clone(),
         };
-        let written = timeout_at(deadline, tokio::spawn(writing.run(next)));
+        let written = timeout_at(deadline, tokio::spawn(writing.run(next, deadline)));
         let undecided = |why: Undecided| Fate::Answered(Box::new(why.into()));
         let failed = |why: Failure| Undecided::WriteFailed { why: why.to_string() };
         match written.await {
@@ -204,7 +227,7 @@ impl<'a, S: Store> Round<'a, S> {
             Ok(Ok(Err(WriteError::Conflict))) => Fate::Conflict,
             Ok(Ok(Err(WriteError::Refused(why)))) => undecided(failed(why)),
             // The next round reads whether it was written: the claim names this uid then.
-            Ok(Ok(Err(WriteError::Unknown(why)))) => Fate::Trouble(failed(why)),
+            Ok(Ok(Err(WriteError::Shed(why) | WriteError::Unknown(why)))) => Fate::Unwritten(failed(why)),
             Ok(Err(_panicked)) => undecided(Undecided::Panicked),
             Err(_elapsed) => undecided(Undecided::Deadline),
         }
@@ -221,16 +244,21 @@ struct CompareAndSwap<S> {
 }
 
 impl<S: Store> CompareAndSwap<S> {
-    async fn run(self, next: DeployerClaimSpec) -> Result<DeployerClaim, WriteError> {
+    /// Past the deadline nothing is sent any more. What was sent may still be carried out: it is followed.
+    async fn run(self, next: DeployerClaimSpec, deadline: Instant) -> Result<DeployerClaim, WriteError> {
         let (namespace, name) = (&self.key.namespace, self.key.claim_name());
-        let written = match &self.read {
-            Some(claim) => self.store.update_claim(claim, next).await,
-            None => self.store.create_claim(namespace, &name, next).await,
+        let write = async {
+            match &self.read {
+                Some(claim) => self.store.update_claim(claim, next).await,
+                None => self.store.create_claim(namespace, &name, next).await,
+            }
         };
+        let written = timeout_at(deadline, write).await;
+        let written = written.unwrap_or(Err(WriteError::Unknown(Failure::TimedOut)));
         match &written {
             Ok(claim) => self.observer.saw(claim, Origin::Ours),
             Err(WriteError::Unknown(_)) => self.observer.suspect(namespace.clone(), name, self.read.as_ref()),
-            Err(WriteError::Conflict | WriteError::Refused(_)) => {}
+            Err(WriteError::Conflict | WriteError::Refused(_) | WriteError::Shed(_)) => {}
         }
         written
     }
@@ -249,7 +277,7 @@ fn answer_late(tickets: Vec<Ticket>) -> Vec<Ticket> {
 fn failed(error: &ReadError) -> Fate {
     let why = Undecided::from(error.clone());
     if error.why.is_transient() {
-        Fate::Trouble(why)
+        Fate::Unread(why)
     } else {
         Fate::Answered(Box::new(Ruling::Undecided(why)))
     }
@@ -259,20 +287,16 @@ fn failed(error: &ReadError) -> Fate {
 fn trouble(tickets: Vec<Ticket>, error: &ReadError) -> Left {
     let mut left = Vec::new();
     for mut ticket in tickets {
-        match failed(error) {
-            Fate::Trouble(why) => {
-                ticket.trouble = Some(why);
-                left.push(ticket);
-            }
-            Fate::Answered(ruling) => ticket.answer(Decided {
-                ruling: *ruling,
-                claim: None,
-            }),
-            Fate::LookAgain | Fate::Conflict => left.push(ticket),
+        let why = Undecided::from(error.clone());
+        if error.why.is_transient() {
+            ticket.trouble = Some(why);
+            left.push(ticket);
+        } else {
+            ticket.answer(why.into());
         }
     }
     Left {
         tickets: left,
-        pause: true,
+        pause: Pause::AfterTrouble,
     }
 }

@@ -41,7 +41,7 @@ async fn a_read_that_ends_past_the_deadline_writes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_that_was_begun_is_finished_and_followed() {
+async fn a_write_that_was_sent_and_is_done_after_the_deadline_is_followed() {
     let replica = Replica::new();
     let gate = Gate::shut();
     replica.store.plan(Op::Create, 1, Fault::Hold(gate.clone()));
@@ -116,6 +116,7 @@ async fn trouble_until_the_deadline_is_named() {
             asked.elapsed()
         );
         let tries = replica.store.count(op);
-        assert!((20..60).contains(&tries), "{op:?} was tried {tries} times");
+        // With ever longer pauses: whoever has trouble is not helped by more requests.
+        assert!((3..12).contains(&tries), "{op:?} was tried {tries} times");
     }
 }

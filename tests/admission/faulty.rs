@@ -214,7 +214,15 @@ impl FaultyStore {
                 return Err(lost);
             }
             Some(Fault::Panic) => panic!("asked to panic"),
-            Some(Fault::Hold(gate)) => gate.pass().await,
+            Some(Fault::Hold(gate)) => {
+                // As on an API server, it is done whoever stops waiting for it.
+                let memory = Arc::clone(&self.memory);
+                let held = tokio::spawn(async move {
+                    gate.pass().await;
+                    write.carry_out(&memory).await
+                });
+                return held.await.unwrap_or(Err(lost));
+            }
             None => {}
         }
         let written = write.carry_out(&self.memory).await;

@@ -288,3 +288,22 @@ fn a_namespace_with_deployers_can_be_deleted_with_every_replica_down() {
         .await
     });
 }
+
+/// What was let in beside the holder while the policy only warned counts from the moment on at which it is enforced.
+#[test]
+fn a_deployer_that_warn_let_in_counts_once_the_policy_is_enforced() {
+    run(async {
+        let scene = held("mode-switch", &json!({ "mode": "Warn" })).await?;
+        assert_eq!(scene.create(&second(&scene)).await?.code, 201);
+        scene
+            .stage
+            .enforce(&policy("mode-switch", &json!({ "mode": "Enforce" })).to_string())
+            .await?;
+        scene.set_phase("first", "Succeeded").await?;
+        let third = pod("third", &[("scene", &scene.namespace), ("config", "a")]);
+        let text = scene.refuses(&third, "DeployerActive").await?;
+        ensure!(text.contains("\"second\""), "{text}");
+        scene.set_phase("second", "Succeeded").await?;
+        scene.admits(&third).await
+    });
+}

@@ -371,8 +371,20 @@ fn refusals_of_different_pods_by_one_holder_are_different_events() {
 #[test]
 fn kubectl_get_deployerclaims_says_who_holds_what() {
     run(async {
-        let (scene, _, _) = held("records-columns").await?;
-        let (_, printed) = scene.kubectl(&["get", "deployerclaims"]).await?;
+        let (scene, _, second) = held("records-columns").await?;
+        for _ in 0..3 {
+            scene.refuses(&second, "DeployerActive").await?;
+        }
+        let printed = until("the claim's status to be written", SOON, async || {
+            let (_, printed) = scene.kubectl(&["get", "deployerclaims"]).await?;
+            let shown: Vec<_> = printed
+                .split_whitespace()
+                .filter(|word| ["Held", "3"].contains(word))
+                .collect();
+            ensure!(shown == ["Held", "3"], "{printed}");
+            Ok(printed)
+        })
+        .await?;
         let mut lines = printed.lines();
         let columns: Vec<_> = lines.next().unwrap_or_default().split_whitespace().collect();
         assert_eq!(

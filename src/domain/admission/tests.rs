@@ -482,3 +482,44 @@ fn older_generations() {
         }
     }
 }
+
+/// While the policy was in mode Warn or Audit, or before it was made anew, refusals let deployers in that no claim names.
+#[test]
+fn under_another_version_of_the_policy_the_pods_are_listed_again() {
+    let beside = Stranger {
+        name: "q".into(),
+        uid: "uq".into(),
+        generation: None,
+    };
+    for (generation, uid, listed) in [
+        (Some(3), "", false),
+        (Some(2), "", true),
+        (None, "", true),
+        (Some(3), "made-anew", true),
+    ] {
+        let mut claim = held(entry("h", "uh", None, "c"));
+        claim.policy.generation = generation;
+        claim.policy.uid = uid.into();
+        let mut read = Read::of(claim)
+            .found("h", "uh", Activity::Succeeded)
+            .found("q", "uq", ACTIVE);
+        read = read.under(|rules| rules.policy.generation = Some(3));
+        read.strangers = vec![beside.clone()];
+        let refused = Step::Answer(Ruling::Refused(Refusal::DeployerActive(blocker("q", "uq", None))));
+        let step = read.decide();
+        assert_eq!(step == refused, listed, "{generation:?} {uid}: {step:?}");
+        if let Step::Write(next) = step {
+            assert_eq!((next.policy.generation, next.policy.name.as_str()), (Some(3), "policy"));
+        }
+    }
+}
+
+#[test]
+fn what_a_newer_version_keeps_with_the_policy_stays() {
+    let mut claim = held(entry("h", "uh", None, "c"));
+    claim.policy.unknown.insert("newer".into(), 1.into());
+    let Step::Write(next) = Read::of(claim).found("h", "uh", Activity::Succeeded).decide() else {
+        panic!("not admitted")
+    };
+    assert_eq!(next.policy.unknown["newer"], 1);
+}
