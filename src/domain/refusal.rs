@@ -180,12 +180,12 @@ impl Refusal {
                 by.name
             ),
             Self::DeployerPending(by) => format!(
-                "{by} was admitted and is on its way to the store. Try again when it has finished; if it never arrives, it is given up within a minute. See: {}",
+                "{by} was admitted and is on its way to the store. Try again when it has finished; if it never arrives, it is given up after the pending window (about a minute). See: {}",
                 release()
             ),
             Self::DeployerCondemned => format!("pod {pod:?} is a duplicate that is being removed. Create a new pod"),
             Self::TooManyPending => format!(
-                "too many pods named {pod:?} were admitted and none of them was stored: something after admission refuses them (a quota, another webhook). Mend that, and try again in a minute. See: {}",
+                "too many pods named {pod:?} were admitted and none of them was stored: something after admission refuses them (a quota, another webhook). Mend that, and try again after the pending window (about a minute). See: {}",
                 release()
             ),
             Self::GenerationCompleted { generation } => format!(
