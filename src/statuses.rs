@@ -101,9 +101,8 @@ impl Statuses {
     async fn settle(&self, place: Place, due: Due) {
         match timeout(CALL_TIMEOUT, self.write(&place, &due.unwritten)).await {
             Ok(Written::Done) => {}
-            Ok(Written::Gone) => self.drop_due(&due),
             Ok(Written::Again) | Err(_) if due.tries < MAX_TRIES => self.put_back(place, due),
-            Ok(Written::Again) | Err(_) => self.drop_due(&due),
+            Ok(Written::Again | Written::Gone) | Err(_) => self.drop_due(&due),
         }
     }
 

@@ -53,7 +53,7 @@ impl MemoryStore {
     }
 
     /// Puts `next` in place of the claim, if it is still the version that was read.
-    fn replace(&self, read: &DeployerClaim, next: DeployerClaim) -> Result<DeployerClaim, WriteError> {
+    fn replace(&self, read: &DeployerClaim, next: &DeployerClaim) -> Result<DeployerClaim, WriteError> {
         let mut objects = self.lock();
         let id = Id::claim(&read.namespace().unwrap_or_default(), &read.name_any());
         let stored = match objects.by_id.entry(id) {
@@ -63,7 +63,7 @@ impl MemoryStore {
         if json!(read.resource_version()) != stored {
             return Err(WriteError::Conflict);
         }
-        objects.store(&next)
+        objects.store(next)
     }
 
     /// Stores an object, in place of one of the same kind, namespace and name. Its uid and version are filled in where it
@@ -211,12 +211,13 @@ impl Store for MemoryStore {
     }
 
     async fn update_claim(&self, read: &DeployerClaim, spec: DeployerClaimSpec) -> Result<DeployerClaim, WriteError> {
-        self.replace(read, DeployerClaim { spec, ..read.clone() })
+        self.replace(read, &DeployerClaim { spec, ..read.clone() })
     }
 
     async fn update_claim_status(&self, read: &DeployerClaim, status: DeployerClaimStatus) -> Result<(), WriteError> {
         let status = Some(status);
-        self.replace(read, DeployerClaim { status, ..read.clone() }).map(|_| ())
+        self.replace(read, &DeployerClaim { status, ..read.clone() })
+            .map(|_| ())
     }
 }
 

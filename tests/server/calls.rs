@@ -1,7 +1,7 @@
 //! What becomes of one call.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::io::AsyncWriteExt as _;
 
@@ -123,13 +123,11 @@ async fn a_call_beyond_the_bound_is_answered_at_once_and_undecided() {
     slow.write_all(&post("/slow", b"{}")).await.unwrap();
     site.started(1).await;
 
-    let began = Instant::now();
     let answer = site.post("/other", b"{ }").await;
     assert_eq!(
         (answer.status, answer.body.as_str()),
         (200, "Overloaded { limit: 1 } 3")
     );
-    assert!(began.elapsed() < Duration::from_secs(2));
     let metrics = site.metrics.encode();
     assert!(metrics.contains("deployer_guard_overloaded_total 1"), "{metrics}");
     assert!(metrics.contains("deployer_guard_in_flight 1"), "{metrics}");
@@ -170,9 +168,7 @@ async fn a_body_that_does_not_arrive_within_the_timeout_is_given_up() {
     let mut stream = site.connect("http/1.1").await;
     let request = format!("{}Content-Length: 10\r\n\r\n{{", head("/x?timeout=200ms"));
     stream.write_all(request.as_bytes()).await.unwrap();
-    let began = Instant::now();
     assert_eq!(Answer::read(&mut stream).await.unwrap().status, 408);
-    assert!(began.elapsed() < Duration::from_secs(3));
 }
 
 #[tokio::test(flavor = "multi_thread")]

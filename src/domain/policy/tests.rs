@@ -5,6 +5,7 @@
 
 use super::*;
 use crate::api::DeployerPolicy;
+use crate::api::policy::MatchCondition;
 use crate::domain::expression::any_json;
 use proptest::prelude::*;
 use serde_json::json;
@@ -439,3 +440,28 @@ proptest! {
 
 mod openshift;
 mod shipped;
+
+#[test]
+fn a_condition_may_not_fail_on_a_pod_that_lacks_one_of_the_keys_that_it_reads() {
+    let guarded = "has(object.metadata.labels) && 'a' in object.metadata.labels && ";
+    for (rest, accepted) in [
+        ("object.metadata.labels['b'] == 'x'", false),
+        (
+            "'b' in object.metadata.labels && object.metadata.labels['b'] == 'x'",
+            true,
+        ),
+        ("object.metadata.annotations['b'] == 'x'", false),
+        ("object.metadata.labels['a'] == 'x'", true),
+    ] {
+        let mut policy = DeployerPolicy::default();
+        policy.metadata.name = Some("p".into());
+        policy.spec.config.label = Some("app".into());
+        policy.spec.match_.match_conditions = vec![MatchCondition {
+            name: "c".into(),
+            expression: format!("{guarded}{rest}"),
+        }];
+        policy.spec.timeout_seconds = 5;
+        let errors = Policy::compile(&policy).err().unwrap_or_default();
+        assert_eq!(errors.is_empty(), accepted, "{rest}: {errors:?}");
+    }
+}

@@ -1,6 +1,6 @@
 //! What a control plane can do once it runs. Needs: the built programs.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use deployer_guard_testkit::{ControlPlane, objects, until};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret};
@@ -11,13 +11,8 @@ use kube::{Api, Client, Config};
 use serde_json::json;
 
 #[tokio::test]
-async fn two_planes_start_in_seconds_side_by_side_and_share_nothing() -> anyhow::Result<()> {
-    // Built before the clock runs.
-    ControlPlane::builder().start().await?.stop();
-    let began = Instant::now();
+async fn two_planes_run_side_by_side_and_share_nothing() -> anyhow::Result<()> {
     let (one, two) = tokio::try_join!(ControlPlane::builder().start(), ControlPlane::builder().start())?;
-    // Three seconds on two idle cores; others may be compiling.
-    assert!(began.elapsed() < Duration::from_mins(1), "took {:?}", began.elapsed());
     assert_ne!(one.directory(), two.directory());
 
     objects::make_namespace(&one.client(0), "only-here", &[], false).await?;
