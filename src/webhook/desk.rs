@@ -52,7 +52,7 @@ impl<S: Store> Desks<S> {
         }
     }
 
-    /// Decides on one request. Always answers by the question's deadline, or [`GRACE`] after it.
+    /// Decides on one request. Always answers by the question's deadline, or a few milliseconds after it.
     ///
     /// May be dropped at any time: what was begun for the request is finished by the desk's own task.
     pub async fn decide(self: &Arc<Self>, question: Question) -> Decided {
