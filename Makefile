@@ -29,6 +29,11 @@ test: tools lint ## Run all tests
 test-fast: rust ## Run the tests that need no control plane
 	@$(CARGO) test --workspace --lib --bins --test drift --test model --test admission --test server
 
+.PHONY: bench
+bench: tools ## Measure what an admission costs, on a quiet machine; BENCH_PODS=5000 for a fuller namespace
+	@$(STAGE) "build for release" $(CARGO) bench --quiet --bench admission --no-run
+	@$(CARGO) bench --quiet --bench admission
+
 .PHONY: lint
 lint: rust ## Check format, lints, manifests, dependencies and what must not be committed
 	@$(STAGE) "format" $(CARGO) fmt --all --check

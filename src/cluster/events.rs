@@ -3,20 +3,25 @@
 mod recorder;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use self::recorder::Recorder;
 use crate::domain::answer::truncate;
 use crate::telemetry::metrics::{EventResult, Metrics};
 
 /// Longest time that publishing one may take: an API server that hangs must not stop the others.
-const CALL_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Events that may wait. Beyond that they are dropped: no answer waits for a record.
 const QUEUE: usize = 1024;
+/// Events that are published at once, and the time after which there may be one more: writes that compete with admissions in
+/// the API server and in etcd. In a flood the queue fills, and what does not fit is counted.
+const BURST: u32 = 64;
+const SPACING: Duration = Duration::from_millis(40);
 /// Longest note that the API server takes is 1,024 bytes (FACTS: longer ones are refused).
 const MAX_NOTE: usize = 1000;
 
@@ -45,6 +50,26 @@ pub struct Publisher {
     queue: Receiver<Notice>,
     recorder: Recorder,
     metrics: Arc<Metrics>,
+    pace: Pace,
+}
+
+/// Lets [`BURST`] pass at once, and from then on one for each [`SPACING`].
+#[derive(Debug)]
+struct Pace {
+    /// When all that passed would have passed without a burst.
+    paid: Instant,
+}
+
+impl Pace {
+    fn new() -> Self {
+        Self { paid: Instant::now() }
+    }
+
+    /// When the next one may pass.
+    fn next(&mut self, now: Instant) -> Instant {
+        self.paid = self.paid.max(now) + SPACING;
+        self.paid.checked_sub(SPACING * BURST).unwrap_or(now).max(now)
+    }
 }
 
 impl Events {
@@ -72,6 +97,7 @@ impl Publisher {
             queue,
             recorder: Recorder::new(client, instance),
             metrics,
+            pace: Pace::new(),
         }
     }
 
@@ -80,6 +106,7 @@ impl Publisher {
         while let Some(mut notice) = self.queue.recv().await {
             truncate(&mut notice.note, MAX_NOTE);
             for regarding in &notice.regarding {
+                sleep_until(self.pace.next(Instant::now())).await;
                 let published = timeout(CALL_TIMEOUT, self.recorder.publish(&notice, regarding));
                 match published
                     .await
@@ -92,6 +119,27 @@ impl Publisher {
                     }
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_passes_at_once_and_a_flood_is_spaced() {
+        let mut pace = Pace::new();
+        let now = Instant::now();
+        for _ in 0..BURST {
+            assert_eq!(pace.next(now), now);
+        }
+        let flood: Vec<_> = (1..=3).map(|_| pace.next(now)).collect();
+        assert!(flood.iter().zip(&flood[1..]).all(|(one, next)| *next == *one + SPACING));
+        assert!(flood[0] > now && flood[2] <= now + SPACING * 3);
+        let later = now + SPACING * (BURST + 3);
+        for _ in 0..BURST {
+            assert_eq!(pace.next(later), later, "after a rest there is a burst again");
         }
     }
 }

@@ -36,23 +36,29 @@ pub(super) async fn strangers<S: Store>(store: &S, question: &Question) -> Resul
 
 fn stranger(policy: &Arc<Policy>, key: &Key, pod: &Value) -> Option<Stranger> {
     let text = |pointer| pod.pointer(pointer).and_then(Value::as_str);
-    let active = Activity::of_phase(text("/status/phase")).is_active();
-    if !active || !policy.matches(pod, None).unwrap_or(false) {
+    if !Activity::of_phase(text("/status/phase")).is_active() {
+        return None;
+    }
+    let identity = policy.identity(pod);
+    let others = identity
+        .as_ref()
+        .is_ok_and(|identity| key_of(policy, &key.namespace, identity) != *key);
+    // Most pods are of other keys: that is cheaper to see than whether they match.
+    if others || !policy.matches(pod, None).unwrap_or(false) {
         return None;
     }
     let name = text("/metadata/name")?;
-    let identity = match policy.identity(pod) {
-        Ok(identity) => identity,
+    match identity {
+        Ok(identity) => Some(Stranger {
+            name: name.to_owned(),
+            uid: text("/metadata/uid").unwrap_or_default().to_owned(),
+            generation: identity.generation,
+        }),
         Err(error) => {
             tracing::warn!(namespace = key.namespace, pod = name, policy = policy.name, error = %error, "a matched pod has no readable identity");
-            return None;
+            None
         }
-    };
-    (key_of(policy, &key.namespace, &identity) == *key).then(|| Stranger {
-        name: name.to_owned(),
-        uid: text("/metadata/uid").unwrap_or_default().to_owned(),
-        generation: identity.generation,
-    })
+    }
 }
 
 /// What the owner says, read now.
