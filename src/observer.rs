@@ -17,9 +17,8 @@ use crate::domain::pursuit::{Pursued, Pursuit, Window};
 use crate::statuses::Statuses;
 use crate::telemetry::metrics::Metrics;
 
-/// First pause before a pod that this process admitted is looked for. A store takes a few milliseconds; deployers come in
-/// bursts, and those that still wait for an answer come first.
-const FIRST_LOOK: Duration = Duration::from_millis(100);
+/// First pause before a pod that this process admitted is looked for: a store takes a few milliseconds.
+const FIRST_LOOK: Duration = Duration::from_millis(15);
 /// First pause where another process admitted the pod, and follows it too.
 const FIRST_LOOK_AT_OTHERS: Duration = Duration::from_millis(200);
 /// Longest pause between two looks, and after a failed read.
