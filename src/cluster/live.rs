@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::store::{Failure, OwnerKind, ReadError, Store, WriteError};
+use super::store::{Failure, Keep, OwnerKind, ReadError, Store, WriteError};
 use crate::api::DeployerPolicy;
 use crate::api::claim::{DeployerClaim, DeployerClaimSpec, DeployerClaimStatus};
 use crate::domain::sighting::{Activity, Sighting};
@@ -121,7 +121,7 @@ impl Store for LiveStore {
             }))
     }
 
-    async fn pods(&self, namespace: &str, label_selector: &str) -> Result<Vec<Value>, ReadError> {
+    async fn pods(&self, namespace: &str, label_selector: &str, keep: Keep<'_>) -> Result<Vec<Value>, ReadError> {
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &self.pod);
         let mut params = ListParams::default().labels(label_selector).limit(PAGE);
         let failed = |why| ReadError {
@@ -132,7 +132,8 @@ impl Store for LiveStore {
         loop {
             let page = self.count("list", "pod", api.list(&params).await).map_err(failed)?;
             for pod in page.items {
-                pods.push(serde_json::to_value(pod).map_err(|error| failed(Failure::Unreadable(error.to_string())))?);
+                let pod = serde_json::to_value(pod).map_err(|error| failed(Failure::Unreadable(error.to_string())))?;
+                pods.extend(keep(&pod).then_some(pod));
             }
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params = params.continue_token(&token),

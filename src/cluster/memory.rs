@@ -9,7 +9,7 @@ use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::store::{Failure, OwnerKind, ReadError, Store, WriteError};
+use super::store::{Failure, Keep, OwnerKind, ReadError, Store, WriteError};
 use crate::api::DeployerPolicy;
 use crate::api::claim::{DeployerClaim, DeployerClaimSpec, DeployerClaimStatus};
 use crate::domain::sighting::{Activity, Sighting};
@@ -168,13 +168,13 @@ impl Store for MemoryStore {
         }))
     }
 
-    async fn pods(&self, namespace: &str, _label_selector: &str) -> Result<Vec<Value>, ReadError> {
+    async fn pods(&self, namespace: &str, _label_selector: &str, keep: Keep<'_>) -> Result<Vec<Value>, ReadError> {
         let objects = self.lock();
         let pods = objects
             .by_id
             .iter()
             .filter(|(id, _)| id.group.is_empty() && id.kind == "Pod" && id.namespace == namespace);
-        Ok(pods.map(|(_, pod)| pod.clone()).collect())
+        Ok(pods.map(|(_, pod)| pod).filter(|pod| keep(pod)).cloned().collect())
     }
 
     async fn owner(&self, namespace: &str, kind: &OwnerKind, name: &str) -> Result<Option<Value>, ReadError> {

@@ -93,6 +93,9 @@ pub struct OwnerKind {
     pub kind: String,
 }
 
+/// Which pods of a list are held.
+pub type Keep<'a> = &'a (dyn Fn(&Value) -> bool + Send + Sync);
+
 /// What decisions need of a cluster.
 ///
 /// # Guarantees that every implementation gives
@@ -108,7 +111,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Lists the pods of a namespace that a label selector matches. A list may be served from the API server's watch cache:
     /// it may make a verdict worse, never better.
-    async fn pods(&self, namespace: &str, label_selector: &str) -> Result<Vec<Value>, ReadError>;
+    ///
+    /// Only pods that `keep` wants are held: there may be very many others.
+    async fn pods(&self, namespace: &str, label_selector: &str, keep: Keep<'_>) -> Result<Vec<Value>, ReadError>;
 
     /// Reads an owner, in the namespace if its kind is namespaced. `None`: there is none of that name.
     async fn owner(&self, namespace: &str, kind: &OwnerKind, name: &str) -> Result<Option<Value>, ReadError>;

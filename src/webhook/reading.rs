@@ -27,7 +27,10 @@ pub(super) fn key_of(policy: &Policy, namespace: &str, identity: &Identity) -> K
 /// The listed pods that look active for the question's key. A pod whose identity cannot be read blocks nobody.
 pub(super) async fn strangers<S: Store>(store: &S, question: &Question) -> Result<Vec<Stranger>, ReadError> {
     let policy = &question.policy;
-    let pods = store.pods(&question.key.namespace, &policy.label_selector()).await?;
+    let keep = |pod: &Value| stranger(policy, &question.key, pod).is_some();
+    let pods = store
+        .pods(&question.key.namespace, &policy.label_selector(), &keep)
+        .await?;
     Ok(pods
         .iter()
         .filter_map(|pod| stranger(policy, &question.key, pod))

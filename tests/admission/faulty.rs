@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use deployer_guard::api::DeployerPolicy;
 use deployer_guard::api::claim::{DeployerClaim, DeployerClaimSpec, DeployerClaimStatus};
 use deployer_guard::cluster::memory::MemoryStore;
-use deployer_guard::cluster::store::{Failure, OwnerKind, ReadError, Store, WriteError};
+use deployer_guard::cluster::store::{Failure, Keep, OwnerKind, ReadError, Store, WriteError};
 use deployer_guard::domain::sighting::Sighting;
 use kube::ResourceExt;
 use serde_json::Value;
@@ -258,8 +258,8 @@ impl Store for FaultyStore {
         self.read(Op::Pod, name, self.memory.pod(namespace, name)).await
     }
 
-    async fn pods(&self, namespace: &str, label_selector: &str) -> Result<Vec<Value>, ReadError> {
-        self.read(Op::Pods, "", self.memory.pods(namespace, label_selector))
+    async fn pods(&self, namespace: &str, label_selector: &str, keep: Keep<'_>) -> Result<Vec<Value>, ReadError> {
+        self.read(Op::Pods, "", self.memory.pods(namespace, label_selector, keep))
             .await
     }
 
