@@ -48,3 +48,17 @@ fn unknown_fields_are_kept_by_the_types_and_pruned_by_the_schema() {
         assert!(!manifests.contains(open), "{open}");
     }
 }
+
+/// Every entry is read at each decision and followed by every replica: one claim with thousands of them takes a replica's memory.
+#[test]
+fn the_schema_takes_no_more_pending_entries_than_a_decision_writes() {
+    let crd = crd::crds()
+        .into_iter()
+        .find(|crd| crd.spec.names.kind == "DeployerClaim");
+    let crd = serde_json::to_value(crd.expect("DeployerClaim")).expect("JSON");
+    let spec = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
+    assert_eq!(
+        crd.pointer(&format!("{spec}/pending/maxItems")),
+        Some(&deployer_guard::domain::claim::MAX_PENDING.into())
+    );
+}

@@ -61,6 +61,7 @@ pub struct DeployerClaimSpec {
 
     /// Deployer pods that were admitted and are not yet seen in the store; some may never get there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
     pub pending: Vec<ClaimEntry>,
 
     /// Pods that are about to be deleted, and are never made holder again.

@@ -152,7 +152,12 @@ impl Store for LiveStore {
             what: format!("{} {name:?}", kind.kind),
             why,
         };
-        let found = self.count("get", "owner", api.get_opt(name).await).map_err(failed)?;
+        let found = self.count("get", "owner", api.get_opt(name).await);
+        if let Err(Failure::Answered { code: 404, .. }) = &found {
+            // Not the object but the resource is not there: the kind is served under another name by now, or no more.
+            self.kinds.lock().unwrap_or_else(PoisonError::into_inner).remove(kind);
+        }
+        let found = found.map_err(failed)?;
         found
             .map(serde_json::to_value)
             .transpose()

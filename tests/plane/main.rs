@@ -6,6 +6,7 @@
 mod common;
 mod creators;
 mod holder;
+mod kinds;
 mod modes;
 mod openshift;
 mod own_webhook;

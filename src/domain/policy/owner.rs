@@ -4,6 +4,12 @@ use crate::api::policy::Wake;
 use crate::domain::expression::Expression;
 use serde_json::Value;
 
+/// The longest name that an object has, in bytes.
+const MAX_NAME: usize = 253;
+
+/// The longest uid that is read, in bytes; an API server makes them of 36.
+const MAX_UID: usize = 128;
+
 /// What a policy asks of the owner.
 #[derive(Clone, Debug)]
 pub struct OwnerRule {
@@ -55,8 +61,10 @@ pub enum OwnerError {
         /// How many.
         count: usize,
     },
-    /// The one that it names lacks a name or a uid.
-    #[error("the pod's ownerReference to a {kind} ({api_version}) has no name or no uid; give it both")]
+    /// The one that it names has no uid, or a name that no object has.
+    #[error(
+        "the pod's ownerReference to a {kind} ({api_version}) has no uid, or a name that no object has; give it those of its owner"
+    )]
     Malformed {
         /// The group and version that the policy asks for.
         api_version: String,
@@ -79,13 +87,13 @@ impl OwnerRule {
         match of_kind.as_slice() {
             [] => Err(OwnerError::Missing { api_version, kind }),
             [reference] => match (field(reference, "name"), field(reference, "uid")) {
-                ("", _) | (_, "") => Err(OwnerError::Malformed { api_version, kind }),
-                (name, uid) => Ok(OwnerReference {
+                (name, uid) if is_name(name) && (1..=MAX_UID).contains(&uid.len()) => Ok(OwnerReference {
                     api_version,
                     kind,
                     name: name.into(),
                     uid: uid.into(),
                 }),
+                _ => Err(OwnerError::Malformed { api_version, kind }),
             },
             several => Err(OwnerError::Several {
                 api_version,
@@ -98,6 +106,13 @@ impl OwnerRule {
     fn is_of_kind(&self, reference: &Value) -> bool {
         field(reference, "kind") == self.kind && group(field(reference, "apiVersion")) == group(&self.api_version)
     }
+}
+
+/// Whether an object may have this name. The API server takes any text in an ownerReference, and the name becomes part of a
+/// URL: `rc-1?resourceVersion=0` would be read from a cache, and `../` would be another object.
+fn is_name(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:@!$&'()*+,;=".contains(&byte);
+    (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(is_plain) && !matches!(name, "." | "..")
 }
 
 fn field<'a>(reference: &'a Value, name: &str) -> &'a str {

@@ -388,6 +388,40 @@ fn the_owner_is_the_one_reference_of_that_group_and_kind() {
     assert_eq!(with(json!({})).unwrap().owner_reference(&json!({})), Ok(None));
 }
 
+/// The name becomes part of a URL, and the API server checks it for nothing but that it is there.
+#[test]
+fn a_name_that_no_object_has_is_never_read() {
+    let policy = with(json!({"owner": {"apiVersion": "v1", "kind": "ReplicationController"}})).unwrap();
+    let read = |name: &str, uid: &str| {
+        let reference = json!({"apiVersion": "v1", "kind": "ReplicationController", "name": name, "uid": uid});
+        policy.owner_reference(&json!({"metadata": {"ownerReferences": [reference]}}))
+    };
+    for name in ["cfg-1", "Cfg.1", "system:cfg", "..cfg", &"x".repeat(253)] {
+        assert_eq!(read(name, "1").unwrap().unwrap().name, name);
+    }
+    for name in [
+        "",
+        ".",
+        "..",
+        "cfg-1?resourceVersion=0",
+        "../configmaps/cfg-1",
+        "cfg-1/status",
+        "cfg-1#x",
+        "cfg%2d1",
+        "cfg 1",
+        "cfg\n1",
+        "cfg\u{0}",
+        "c\u{f6}nfig",
+        &"x".repeat(254),
+    ] {
+        assert!(matches!(read(name, "1"), Err(OwnerError::Malformed { .. })), "{name}");
+    }
+    assert!(matches!(
+        read("cfg-1", &"u".repeat(129)),
+        Err(OwnerError::Malformed { .. })
+    ));
+}
+
 #[test]
 fn what_differs_is_told_for_watched_keys_alone() {
     let policy = with(json!({
