@@ -43,6 +43,7 @@ pub type UnknownFields = BTreeMap<String, serde_json::Value>;
 #[serde(rename_all = "camelCase")]
 pub struct DeployerClaimSpec {
     /// The version of the claim protocol that wrote this claim. Nobody writes a claim with a newer one than its own.
+    #[schemars(range(min = 1))]
     pub protocol: i32,
 
     /// The policy under which the claim was made.
@@ -108,6 +109,7 @@ pub struct PolicyReference {
 #[serde(rename_all = "camelCase")]
 pub struct ClaimEntry {
     /// The name of the pod.
+    #[schemars(length(min = 1, max = 253))]
     pub name: String,
 
     /// The uid of the pod.
@@ -145,6 +147,7 @@ pub struct ClaimEntry {
 #[serde(rename_all = "camelCase")]
 pub struct PodReference {
     /// The name of the pod.
+    #[schemars(length(min = 1, max = 253))]
     pub name: String,
 
     /// The uid of the pod.

@@ -222,6 +222,8 @@ impl From<kube::Error> for Failure {
             },
             kube::Error::SerdeError(error) => Self::Unreadable(error.to_string()),
             kube::Error::Discovery(error) => Self::Unreadable(error.to_string()),
+            // Nothing was sent: trying again gives the same.
+            error @ (kube::Error::BuildRequest(_) | kube::Error::HttpError(_)) => Self::Unreadable(root_cause(&error)),
             other => Self::Unreachable(root_cause(&other)),
         }
     }

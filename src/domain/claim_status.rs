@@ -1,9 +1,13 @@
 //! What a claim's status says, from its spec and what was refused since it was last written.
 
+use super::answer::truncate;
 use crate::api::claim::{DeployerClaimSpec, DeployerClaimStatus, Phase, Rejection};
 
 /// A claim's status keeps this many refusals, newest first.
 pub const MAX_RECENT: usize = 10;
+
+/// Longest text of a refusal in a claim's status, in bytes.
+pub const MAX_MESSAGE: usize = 1000;
 
 /// Refusals for one key that its claim's status does not hold yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,8 +19,9 @@ pub struct Unwritten {
 }
 
 impl Unwritten {
-    /// Takes in a refusal.
-    pub fn add(&mut self, rejection: Rejection) {
+    /// Takes in a refusal. Its text is cut: the claim is read at each decision.
+    pub fn add(&mut self, mut rejection: Rejection) {
+        truncate(&mut rejection.message, MAX_MESSAGE);
         self.count += 1;
         self.recent.insert(0, rejection);
         self.recent.truncate(MAX_RECENT);
@@ -112,6 +117,14 @@ mod tests {
     fn every_refusal_is_counted_and_the_newest_are_kept_in_order() {
         let mut unwritten = Unwritten::default();
         (0..30).for_each(|second| unwritten.add(rejection(second)));
+        unwritten.recent[0].message = String::new();
+        let long = Rejection {
+            message: "ä".repeat(4000),
+            ..rejection(29)
+        };
+        let mut cut = Unwritten::default();
+        cut.add(long);
+        assert!(cut.recent[0].message.len() <= MAX_MESSAGE);
         let mut later = Unwritten::default();
         later.add(rejection(100));
         later.take_back(unwritten);

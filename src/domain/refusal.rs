@@ -185,7 +185,7 @@ impl Refusal {
             ),
             Self::DeployerCondemned => format!("pod {pod:?} is a duplicate that is being removed. Create a new pod"),
             Self::TooManyPending => format!(
-                "too many pods named {pod:?} were admitted and none of them was stored: something after admission refuses them (a quota, another webhook). Mend that, and try again after the pending window (about a minute). See: {}",
+                "too many pods named {pod:?} were admitted and none of them was seen in the store: something after admission refuses them (a quota, another webhook), or they are deleted within a moment. Mend that, and try again after the pending window (about a minute). See: {}",
                 release()
             ),
             Self::GenerationCompleted { generation } => format!(

@@ -13,9 +13,13 @@ use cel::{Context, DeclarationError, Env, ExecutionError, IdedExpr, Value};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What an evaluation may cost: one for each value looked at and each byte of a string. A pod of the largest size that
+/// What an evaluation may cost: [`STEP`] for each value looked at, and one for each byte of a string. A pod of the largest size that
 /// the store takes (1.5 MB) can be compared with another twice.
 const BUDGET: u64 = 8_000_000;
+
+/// What looking at a value costs, in bytes that are compared in that time: an evaluation holds a thread for a few tenths of a second
+/// at the most, and those of all policies share these threads.
+const STEP: u64 = 12;
 
 /// What one use of a regular expression costs beside its text: it is compiled each time.
 const PATTERN_COST: u64 = 20_000;
@@ -180,7 +184,7 @@ fn pass<'b, 'v>(
 
 /// Pays for a value and all that is in it; false when the budget is spent.
 fn weigh(value: &dyn Val) -> bool {
-    if !spend(1) {
+    if !spend(STEP) {
         return false;
     }
     if let Some(text) = value.downcast_ref::<CelString<'_>>() {
