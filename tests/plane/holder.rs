@@ -592,7 +592,9 @@ fn pods_that_a_stopped_api_server_stores_after_the_window_and_before_the_second_
         site.stage.balancer.cut(first);
         sleep(Duration::from_millis(200)).await;
         let codes = stall(&site, Program::ApiServer(0), Duration::from_secs(10)).await?;
-        assert_eq!(codes, BTreeMap::from([(201, STALLED)]));
+        // Most arrive when it goes on; a create whose call to a webhook was still under way is given up by the API server.
+        assert!(codes.contains_key(&201), "none arrived late: {codes:?}");
+        assert!(codes.keys().all(|code| [201, 500, 504].contains(code)), "{codes:?}");
         Ok(())
     });
 }
