@@ -13,7 +13,7 @@ help: ## Say what there is
 
 .PHONY: demo
 demo: tools ## Run the main job on a real API server; KEEP=1 leaves it running
-	@$(STAGE) "build the webhook and the demo (5 to 6 minutes the first time)" $(CARGO) build --quiet --bin deployer-guard --example demo
+	@$(STAGE) "build the webhook and the demo (5 to 10 minutes the first time)" $(CARGO) build --quiet --bin deployer-guard --example demo
 	@KEEP=$(KEEP) $${CARGO_TARGET_DIR:-target}/debug/examples/demo
 
 .PHONY: test
@@ -55,7 +55,7 @@ certs: ## Make certificates for development, in certs/out
 
 .PHONY: tools
 tools: rust ## Build etcd, kube-apiserver, kube-controller-manager and kubectl, once, outside the tree
-	@$(STAGE) "etcd and Kubernetes 1.36 (5 to 6 minutes the first time)" bash -c './tests/cluster/build.sh >/dev/null'
+	@$(STAGE) "etcd and Kubernetes 1.36 (5 to 10 minutes the first time)" bash -c './tests/cluster/build.sh >/dev/null'
 
 # Rust of the version in rust-toolchain.toml. Nothing to do where it is there.
 .PHONY: rust

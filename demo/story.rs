@@ -176,7 +176,7 @@ async fn records(stage: &Stage) -> anyhow::Result<()> {
     });
     print!("{}", claims.await?);
     heading(&format!(
-        "kubectl -n {SHOP} get events.events.k8s.io   (of the last refused rollout)"
+        "kubectl -n {SHOP} get events.events.k8s.io   (about one of the refused rollouts)"
     ));
     let event = until("an Event about a refusal", Duration::from_secs(10), async || {
         let template = "{range .items[?(@.reason==\"DeployerRejected\")]}{.type} {.reason} {.regarding.kind}/{.regarding.name} related={.related.name}\n  {.note}\n{end}";
@@ -187,7 +187,7 @@ async fn records(stage: &Stage) -> anyhow::Result<()> {
     })
     .await?;
     println!("{event}");
-    heading("audit annotations of that refusal, from the API server's audit log");
+    heading("audit annotations of a refusal, from the API server's audit log");
     let audited = stage.plane.audit_events()?.into_iter().rev().find_map(|event| {
         let annotations = event.get("annotations")?.as_object()?.clone();
         annotations
@@ -200,7 +200,7 @@ async fn records(stage: &Stage) -> anyhow::Result<()> {
             println!("{key}: {}", value.as_str().unwrap_or_default());
         }
     }
-    heading("the webhook's log of it");
+    heading("the webhook's log of one");
     let decisions = stage.decisions()?;
     let decision = decisions
         .iter()

@@ -25,7 +25,7 @@ pub(super) struct WebhookConfigArgs {
     #[arg(long, env = "DEPLOYER_GUARD_CA_BUNDLE", value_name = "FILE")]
     ca_bundle: Option<PathBuf>,
     /// The URL of the webhook, without a path, in place of a Service
-    #[arg(long, env = "DEPLOYER_GUARD_URL", value_name = "URL")]
+    #[arg(long, env = "DEPLOYER_GUARD_URL", value_name = "URL", conflicts_with_all = ["service", "service_port"])]
     url: Option<String>,
     /// The namespace of deployer-guard, which is never matched
     #[arg(
@@ -50,7 +50,7 @@ pub(super) struct WebhookConfigArgs {
         value_name = "PORT",
         default_value = "443"
     )]
-    service_port: i32,
+    service_port: std::num::NonZeroU16,
     /// The name of the configuration
     #[arg(
         long,
@@ -72,10 +72,11 @@ pub(super) fn run(args: &WebhookConfigArgs) -> anyhow::Result<()> {
         bail!("{}", errors.join("\n"));
     }
     if let Some(url) = &args.url {
-        ensure!(
-            url.starts_with("https://"),
-            "--url {url}: the API server calls webhooks over https:// alone"
-        );
+        check_url(url)?;
+    }
+    let mut names = std::collections::BTreeSet::new();
+    for name in policies.iter().filter_map(|policy| policy.metadata.name.as_deref()) {
+        ensure!(names.insert(name), "DeployerPolicy {name} is given twice");
     }
     let ca_bundle = args.ca_bundle.as_ref().map(|file| {
         let pem = std::fs::read(file).with_context(|| format!("--ca-bundle {} cannot be read", file.display()))?;
@@ -88,7 +89,7 @@ pub(super) fn run(args: &WebhookConfigArgs) -> anyhow::Result<()> {
         None => Backend::Service {
             namespace: args.namespace.clone(),
             name: args.service.clone(),
-            port: args.service_port,
+            port: args.service_port.get().into(),
         },
     };
     let configuration = generate(
@@ -134,4 +135,34 @@ fn read(file: &Path) -> anyhow::Result<Vec<DeployerPolicy>> {
                 .with_context(|| format!("a DeployerPolicy in {} cannot be read", file.display()))
         })
         .collect()
+}
+
+/// The URL of the webhook, to which paths are added.
+fn check_url(url: &str) -> anyhow::Result<()> {
+    let host = url.strip_prefix("https://").unwrap_or_default().trim_end_matches('/');
+    ensure!(
+        !host.is_empty() && !host.contains(['/', '?', '#']),
+        "--url {url}: give https://HOST:PORT and no path; the API server calls webhooks over https:// alone"
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_has_a_host_and_no_path() {
+        for (url, accepted) in [
+            ("https://127.0.0.1:8443", true),
+            ("https://webhook.example/", true),
+            ("https://", false),
+            ("https://webhook.example/admit", false),
+            ("https://webhook.example?a=b", false),
+            ("http://webhook.example", false),
+            ("webhook.example", false),
+        ] {
+            assert_eq!(check_url(url).is_ok(), accepted, "{url}");
+        }
+    }
 }

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeployerClaimStatus {
-    /// Free, Pending (the holder is not yet seen in the store), or Held.
+    /// Free, Pending (the holder is not yet seen in the store), or Held, as of the last change of the claim: a holder that has finished
+    /// since then keeps nobody out.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Phase")]
     pub phase: Option<Phase>,
@@ -76,7 +77,7 @@ pub struct WaitingOwner {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rejections {
-    /// How many there were.
+    /// How many there were. Written in the background, so it may be too low; the metrics are exact.
     pub count: i64,
 
     /// The last of them, newest first; some may be missing.
