@@ -109,7 +109,8 @@ impl Records {
     }
 
     fn tell_claim(&self, decision: &Decision<'_>) {
-        let name = decision.claim.and_then(|claim| claim.name.as_deref());
+        // Where the decision found no claim, one may have been made since; if not, that is counted.
+        let name = decision.key.map(Key::claim_name);
         let (Some(statuses), Some(claim), Some(refusal)) = (&self.statuses, name, refusal(decision.ruling)) else {
             return;
         };
@@ -122,7 +123,7 @@ impl Records {
             message: decision.answer.text.clone().unwrap_or_default(),
             ..Rejection::default()
         };
-        statuses.refused(decision.pod.0, claim, rejection);
+        statuses.refused(decision.pod.0, &claim, rejection);
     }
 }
 
