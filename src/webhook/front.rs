@@ -18,10 +18,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::telemetry::metrics::Metrics;
 use crate::webhook::calls::{Call, Handler, Reply, Undecided};
 use crate::webhook::limits::{Limits, Mark, Underway};
-use crate::webhook::timeout::timeout_of_query;
+use crate::webhook::timeout::{DEFAULT_TIMEOUT, timeout_of_query};
 
-/// How long a body may take if the URL has no timeout, and the API server's longest.
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The API server's longest timeout: no body may take more.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What all requests share.

@@ -11,13 +11,12 @@ use super::judge::{Judge, Judgement};
 use super::policies::{Known, Policies, Target};
 use super::records::{Decision, Records};
 use super::review::Request;
+use super::timeout::DEFAULT_TIMEOUT;
 use super::validation;
 use crate::cluster::store::{ReadError, Store};
 use crate::domain::answer::{Answer, Subject, answer};
 use crate::domain::refusal::Undecided;
 
-/// The time that the API server waits where the URL does not say: its default.
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Least part of the timeout that is kept for the way back.
 const LEAST_MARGIN: Duration = Duration::from_millis(100);
 

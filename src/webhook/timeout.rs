@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// The time that the API server waits for a webhook where it does not say: its own default.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Why a text is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a duration such as 500ms, 5s or 1m30s")]
