@@ -4,6 +4,7 @@ pub mod api;
 pub mod cli;
 pub mod cluster;
 pub mod domain;
+pub mod guard;
 pub mod observer;
 pub mod statuses;
 pub mod telemetry;

@@ -11,7 +11,7 @@ mod status;
 pub use identity::{Config, Generation};
 pub use matching::{Match, MatchCondition};
 pub use owner::{Owner, Wake};
-pub use status::{DeployerPolicyStatus, PolicyCounts};
+pub use status::{DeployerPolicyStatus, PolicyCounts, StockTaking};
 
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;

@@ -23,11 +23,23 @@ pub struct DeployerPolicyStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counts: Option<PolicyCounts>,
 
-    /// When the guard had taken stock under this policy: every deployer that was there before has a claim. Until then
-    /// a key without a claim costs a list of the namespace's pods.
+    /// That the guard has taken stock under a version of this policy: every deployer that came in before it was in force has a
+    /// claim or was reported. Under another version, and until then, a key without a claim costs a list of the namespace's pods.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
-    pub stock_taken: Option<Timestamp>,
+    #[schemars(with = "StockTaking")]
+    pub stock_taking: Option<StockTaking>,
+}
+
+/// That stock was taken under a version of a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StockTaking {
+    /// The metadata.generation of the policy under which stock was taken.
+    pub generation: i64,
+
+    /// When it was taken. For people to read: no decision is made by it.
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub completed_at: Timestamp,
 }
 
 /// Counts of a policy, over all namespaces.
