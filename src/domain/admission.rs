@@ -4,9 +4,9 @@
 //! same function is driven by the webhook over a real API server, and by the exhaustive model check.
 //!
 //! # Assumptions on the caller
-//! - Each read began after the request arrived; each read of a pod began after the claim in the same evidence was read, or
-//!   before a write of that claim by the same caller, conditional on the version read before: then what ended has left the
-//!   claim, and what is pending in it is still on its way.
+//! - Each read began after the request arrived; each read of a pod in `pods` began after the claim in the same evidence was
+//!   read, or before a write of that claim by the same caller, conditional on the version read before: then what ended has
+//!   left the claim, and what is pending in it is still on its way. Reads in `beside` may be older than the claim.
 //! - `Step::Write` is carried out as one write that is conditional on the version of that claim (on its absence, where there
 //!   is none), and the request is answered only after it; a conflict means new evidence.
 
@@ -16,7 +16,7 @@ use jiff::Timestamp;
 
 use super::claim::{MAX_PENDING, Standing};
 use super::refusal::{Blocker, Refusal, Undecided};
-use super::sighting::Sighting;
+use super::sighting::{Activity, Sighting};
 use crate::api::claim::{ClaimEntry, DeployerClaimSpec, Outcome, PROTOCOL, PolicyReference};
 use crate::api::policy::{OlderGenerations, Reruns};
 
@@ -46,6 +46,8 @@ pub struct Rules {
     pub reruns: Reruns,
     /// G3.
     pub older_generations: OlderGenerations,
+    /// Every deployer that came in before this version of the policy was in force has a claim, or was reported: no list is needed.
+    pub stock_taken: bool,
 }
 
 /// What is known of a candidate only after its owner was read (at once, for a policy that asks for none).
@@ -78,8 +80,11 @@ pub struct Stranger {
 pub struct Evidence<'a> {
     /// The claim; `None` if a quorum GET found none.
     pub claim: Option<&'a DeployerClaimSpec>,
-    /// What GETs of pod names found.
+    /// What GETs of pod names found that began after the claim was read.
     pub pods: &'a BTreeMap<String, Sighting>,
+    /// What GETs of pod names found that were sent side by side with that of the claim. Of a pod that was seen in the store once
+    /// they tell where it was found and how it ended, which stays true; never that it is gone, since it may have come later.
+    pub beside: &'a BTreeMap<String, Sighting>,
     /// What a list found, wanted only where there is no claim, or none under this version of the policy. A list may make a verdict worse, never better.
     pub strangers: Option<&'a [Stranger]>,
     /// What the owner says.
@@ -209,6 +214,33 @@ fn is_known_to(claim: &DeployerClaimSpec, rules: &Rules) -> bool {
     (&claim.policy.uid, claim.policy.generation) == (&rules.policy.uid, rules.policy.generation)
 }
 
+impl Evidence<'_> {
+    /// Where the pod of an entry stands, if what was read tells.
+    fn standing(&self, claim: &DeployerClaimSpec, entry: &ClaimEntry) -> Option<Standing> {
+        if let Some(found) = self.pods.get(&entry.name) {
+            return Some(claim.standing(entry, found));
+        }
+        let found = self.beside.get(&entry.name)?;
+        let tells = found.of(&entry.uid).is_some() || claim.is_pending(&entry.uid);
+        tells.then(|| claim.standing(entry, found))
+    }
+
+    /// Whether a pod is there and active; nothing, if that is still to be read.
+    fn is_active(&self, name: &str, uid: &str) -> Option<bool> {
+        if let Some(found) = self.pods.get(name) {
+            return Some(found.of(uid).is_some_and(Activity::is_active));
+        }
+        self.beside.get(name)?.of(uid).map(Activity::is_active)
+    }
+
+    /// What stands under the candidate's own name, where the claim names no pod of that name that may be on its way.
+    fn own_name(&self, candidate: &Candidate) -> Option<&Sighting> {
+        self.pods
+            .get(&candidate.name)
+            .or_else(|| self.beside.get(&candidate.name))
+    }
+}
+
 /// The pods that matter for the key, judged; and what is still to be read.
 #[derive(Default)]
 struct View {
@@ -229,11 +261,11 @@ impl View {
         view.judge_entries(claim, candidate, evidence)?;
         view.judge_condemned(claim, evidence)?;
         match evidence.strangers {
-            _ if evidence.claim.is_some() && is_known_to(claim, rules) => {}
+            _ if rules.stock_taken || evidence.claim.is_some() && is_known_to(claim, rules) => {}
             Some(strangers) => view.judge_strangers(strangers, candidate, evidence)?,
             None => view.missing.strangers = true,
         }
-        match evidence.pods.get(&candidate.name) {
+        match evidence.own_name(candidate) {
             Some(Sighting::Present { .. }) => return Err(Ruling::NameExists),
             Some(Sighting::Absent) => {}
             None => view.want(&candidate.name),
@@ -253,12 +285,12 @@ impl View {
         evidence: &Evidence<'_>,
     ) -> Result<(), Ruling> {
         for entry in claim.entries() {
-            let Some(found) = evidence.pods.get(&entry.name) else {
+            let Some(standing) = evidence.standing(claim, entry) else {
                 self.want(&entry.name);
                 continue;
             };
             let namesake = entry.name == candidate.name;
-            match claim.standing(entry, found) {
+            match standing {
                 Standing::Active if namesake => return Err(Ruling::NameExists),
                 Standing::Active => return Err(Ruling::Refused(Refusal::DeployerActive(entry.into()))),
                 Standing::OnItsWay if namesake => self.namesake_on_its_way = true,
@@ -272,9 +304,9 @@ impl View {
     /// A condemned pod holds nothing, but while it is active nobody else may be.
     fn judge_condemned(&mut self, claim: &DeployerClaimSpec, evidence: &Evidence<'_>) -> Result<(), Ruling> {
         for pod in &claim.condemned {
-            match evidence.pods.get(&pod.name).map(|found| found.of(&pod.uid)) {
+            match evidence.is_active(&pod.name, &pod.uid) {
                 None => self.want(&pod.name),
-                Some(Some(activity)) if activity.is_active() => {
+                Some(true) => {
                     let by = Blocker {
                         name: pod.name.clone(),
                         uid: pod.uid.clone(),
@@ -282,7 +314,7 @@ impl View {
                     };
                     return Err(Ruling::Refused(Refusal::DeployerActive(by)));
                 }
-                Some(_) => {}
+                Some(false) => {}
             }
         }
         Ok(())
@@ -295,12 +327,12 @@ impl View {
         evidence: &Evidence<'_>,
     ) -> Result<(), Ruling> {
         for pod in strangers.iter().filter(|pod| pod.uid != candidate.uid) {
-            match evidence.pods.get(&pod.name).map(|found| found.of(&pod.uid)) {
+            match evidence.is_active(&pod.name, &pod.uid) {
                 None => self.want(&pod.name),
-                Some(Some(activity)) if activity.is_active() && pod.name == candidate.name => {
+                Some(true) if pod.name == candidate.name => {
                     return Err(Ruling::NameExists);
                 }
-                Some(Some(activity)) if activity.is_active() => {
+                Some(true) => {
                     let by = Blocker {
                         name: pod.name.clone(),
                         uid: pod.uid.clone(),
@@ -308,7 +340,7 @@ impl View {
                     };
                     return Err(Ruling::Refused(Refusal::DeployerActive(by)));
                 }
-                Some(_) => {}
+                Some(false) => {}
             }
         }
         Ok(())

@@ -122,7 +122,7 @@ mod tests {
         let board = Board::default();
         for generation in [1, 2] {
             board.note(&version(generation), |notice| {
-                notice.stock_taken = Some(Timestamp::UNIX_EPOCH)
+                notice.stock_taken = Some(Timestamp::UNIX_EPOCH);
             });
         }
         board.keep(&[version(2)]);

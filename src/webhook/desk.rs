@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep_until};
 
+use super::guess::Guesses;
 use super::round::{Pause, Round};
 use crate::cluster::store::{ReadError, Store};
 use crate::domain::admission::Ruling;
@@ -33,6 +34,7 @@ pub struct Desks<S> {
     store: Arc<S>,
     observer: Arc<Observer<S>>,
     open: Mutex<HashMap<Key, Queue>>,
+    guesses: Guesses,
 }
 
 #[derive(Default)]
@@ -49,6 +51,7 @@ impl<S: Store> Desks<S> {
             store,
             observer,
             open: Mutex::default(),
+            guesses: Guesses::default(),
         }
     }
 
@@ -129,8 +132,10 @@ impl<S: Store> OpenDesk<S> {
             let Some((tickets, came)) = self.take(waiting) else {
                 return;
             };
-            let round = Round::new(&self.desks.store, &self.desks.observer, &self.key);
+            let guess = self.desks.guesses.of(&self.key);
+            let mut round = Round::new(&self.desks.store, &self.desks.observer, &self.key, guess);
             let left = round.run(tickets).await;
+            self.desks.guesses.keep(&self.key, round.guess());
             waiting = left.tickets;
             troubles = if matches!(left.pause, Pause::AfterConflict | Pause::AfterTrouble) {
                 troubles + 1

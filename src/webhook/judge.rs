@@ -293,6 +293,7 @@ fn question(
             .filter(|_| policy.scope == Scope::Generation),
         reruns: policy.reruns,
         older_generations: policy.older_generations,
+        stock_taken: policy.stock_taken,
     };
     let candidate = Candidate {
         name: pod.name.clone(),

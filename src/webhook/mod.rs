@@ -10,6 +10,7 @@
 pub mod calls;
 pub mod desk;
 mod front;
+mod guess;
 pub mod handler;
 pub mod judge;
 mod limits;
@@ -21,6 +22,7 @@ pub mod review;
 mod round;
 pub mod server;
 pub mod signals;
+mod swap;
 pub mod ticket;
 pub mod timeout;
 mod validation;

@@ -166,7 +166,10 @@ impl<S: Store> Policies<S> {
     fn version_of(&self, policy: &DeployerPolicy) -> Arc<Known> {
         let known = self.last_known(&policy.name_any());
         let same = |known: &Arc<Known>| {
-            policy.uid().as_ref() == Some(&known.uid) && policy.metadata.generation == Some(known.generation)
+            let stock_taken = known.policy.as_ref().is_ok_and(|policy| policy.stock_taken);
+            policy.uid().as_ref() == Some(&known.uid)
+                && policy.metadata.generation == Some(known.generation)
+                && policy.is_stock_taken() == stock_taken
         };
         known.filter(same).unwrap_or_else(|| Arc::new(Known::new(policy)))
     }

@@ -1,22 +1,25 @@
 //! One round of a desk: the claim is read once, the pods that it names once each, and every request that was waiting is
 //! decided on that, one after another, up to the first conflict.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::pin::pin;
 use std::sync::Arc;
 
-use futures::future::join3;
+use futures::future::{Either, join, join_all, join3, select};
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use kube::Resource;
 use tokio::time::{Instant, timeout_at};
 
 use super::desk::passed;
+use super::guess::Guess;
+use super::swap::CompareAndSwap;
 use super::ticket::{Decided, Ticket};
 use crate::api::claim::{DeployerClaim, DeployerClaimSpec};
 use crate::cluster::store::{Failure, ReadError, Store, WriteError};
 use crate::domain::admission::{Evidence, Ruling, Standpoint, Step, Stranger, Wanted, decide};
 use crate::domain::key::Key;
-use crate::domain::refusal::Undecided;
+use crate::domain::refusal::{Refusal, Undecided};
 use crate::domain::sighting::Sighting;
 use crate::observer::{Observer, Origin};
 use crate::webhook::reading;
@@ -29,11 +32,18 @@ pub(super) struct Round<'a, S> {
     claim: Option<DeployerClaim>,
     /// What GETs found that began after the claim was read.
     pods: BTreeMap<String, Sighting>,
+    /// What GETs found that were sent side by side with that of the claim.
+    beside: BTreeMap<String, Sighting>,
+    guess: Guess,
+    /// A deployer stands in the way of the next one.
+    held: bool,
     strangers: Option<Vec<Stranger>>,
 }
 
 /// Pods that one request reads at a time.
 const PODS_AT_A_TIME: usize = 16;
+
+type ClaimRead = Result<Option<DeployerClaim>, ReadError>;
 
 /// Requests that need another round.
 pub(super) struct Left {
@@ -69,8 +79,11 @@ enum Fate {
 }
 
 impl<'a, S: Store> Round<'a, S> {
-    pub(super) fn new(store: &'a Arc<S>, observer: &'a Arc<Observer<S>>, key: &'a Key) -> Self {
+    pub(super) fn new(store: &'a Arc<S>, observer: &'a Arc<Observer<S>>, key: &'a Key, guess: Guess) -> Self {
         Self {
+            guess,
+            held: false,
+            beside: BTreeMap::new(),
             store,
             observer,
             key,
@@ -81,7 +94,7 @@ impl<'a, S: Store> Round<'a, S> {
     }
 
     /// Decides on as many requests as this round's reads allow.
-    pub(super) async fn run(mut self, tickets: Vec<Ticket>) -> Left {
+    pub(super) async fn run(&mut self, tickets: Vec<Ticket>) -> Left {
         let mut tickets = VecDeque::from(answer_late(tickets));
         let Some(horizon) = tickets.iter().map(|ticket| ticket.question.deadline).max() else {
             return Left {
@@ -89,14 +102,12 @@ impl<'a, S: Store> Round<'a, S> {
                 pause: Pause::None,
             };
         };
-        let read = timeout_at(horizon, self.store.claim(&self.key.namespace, &self.key.claim_name())).await;
-        match read.unwrap_or_else(|_| Err(ReadError::timed_out("the claim"))) {
-            Ok(claim) => self.learn(claim, Origin::Theirs),
-            Err(error) => return trouble(tickets.into(), &error),
+        tickets.iter_mut().for_each(Ticket::begin_again);
+        if let Err(error) = self.begin(&mut tickets, horizon).await {
+            return trouble(tickets.into(), &error);
         }
         let (mut left, mut pause) = (Vec::new(), Pause::BeforeAnotherLook);
         while let Some(mut ticket) = tickets.pop_front() {
-            ticket.begin_again();
             match self.fate(&mut ticket).await {
                 Fate::Answered(ruling) => {
                     let claim = self.claim.as_ref().map(|claim| claim.object_ref(&()));
@@ -134,6 +145,80 @@ impl<'a, S: Store> Round<'a, S> {
         Left { tickets: left, pause }
     }
 
+    /// Reads the claim, and side by side what the decision will probably want: the pods that the claim named when it was last
+    /// read here, and for the first request its own name and its owner.
+    async fn begin(&mut self, tickets: &mut VecDeque<Ticket>, horizon: Instant) -> Result<(), ReadError> {
+        let (store, key) = (self.store, self.key);
+        let first = tickets
+            .front()
+            .filter(|_| self.guess.is_worth_more_than_names(tickets.len()));
+        let own_name = first.map(|ticket| &ticket.question.candidate.name);
+        let names: BTreeSet<String> = self.guess.names.iter().chain(own_name).cloned().collect();
+        let question = first
+            .filter(|ticket| ticket.standpoint.is_none())
+            .map(|ticket| ticket.question.clone());
+        let claim_name = key.claim_name();
+        let claim_and_pods = join(
+            store.claim(&key.namespace, &claim_name),
+            join_all(names.into_iter().map(async |name| {
+                let found = store.pod(&key.namespace, &name).await.ok()?;
+                Some((name, found))
+            })),
+        );
+        let standpoint = async move { reading::standpoint(&**store, question.as_ref()?).await.ok() };
+        let (claim_and_pods, standpoint) = (pin!(claim_and_pods), pin!(standpoint));
+        let reads = select(claim_and_pods, standpoint);
+        let timed_out = |_| ReadError::timed_out("the claim");
+        let standpoint = match timeout_at(horizon, reads).await.map_err(timed_out)? {
+            Either::Left((read, standpoint)) => {
+                self.take_in(read)?;
+                // Where the claim and the holder settle it, a slow owner keeps nobody waiting.
+                if tickets.front().is_some_and(|ticket| self.is_settled(ticket)) {
+                    None
+                } else {
+                    timeout_at(horizon, standpoint).await.ok().flatten()
+                }
+            }
+            Either::Right((standpoint, reads)) => {
+                self.take_in(timeout_at(horizon, reads).await.map_err(timed_out)?)?;
+                standpoint
+            }
+        };
+        if let (Some(ticket), Some(_)) = (tickets.front_mut(), &standpoint) {
+            ticket.standpoint = standpoint;
+        }
+        Ok(())
+    }
+
+    /// What could not be read beside the claim is wanted again, and its failure told then.
+    fn take_in(&mut self, (claim, pods): (ClaimRead, Vec<Option<(String, Sighting)>>)) -> Result<(), ReadError> {
+        self.beside = pods.into_iter().flatten().collect();
+        self.learn(claim?, Origin::Theirs);
+        Ok(())
+    }
+
+    fn is_settled(&self, ticket: &Ticket) -> bool {
+        matches!(self.step(ticket), Step::Answer(_))
+    }
+
+    fn step(&self, ticket: &Ticket) -> Step {
+        let evidence = Evidence {
+            claim: self.claim.as_ref().map(|claim| &claim.spec),
+            pods: &self.pods,
+            beside: &self.beside,
+            strangers: self.strangers.as_deref(),
+            standpoint: ticket.standpoint.as_ref(),
+            patience_over: ticket.patience_over(),
+            now: Timestamp::now(),
+        };
+        decide(&ticket.question.candidate, &ticket.question.rules, &evidence)
+    }
+
+    /// What the next round on this key should read beside the claim.
+    pub(super) fn guess(&self) -> Guess {
+        Guess::after(self.claim.as_ref().map(|claim| &claim.spec), self.held)
+    }
+
     fn learn(&mut self, claim: Option<DeployerClaim>, origin: Origin) {
         if let Some(claim) = &claim {
             self.observer.saw(claim, origin);
@@ -143,16 +228,14 @@ impl<'a, S: Store> Round<'a, S> {
 
     async fn fate(&mut self, ticket: &mut Ticket) -> Fate {
         loop {
-            let evidence = Evidence {
-                claim: self.claim.as_ref().map(|claim| &claim.spec),
-                pods: &self.pods,
-                strangers: self.strangers.as_deref(),
-                standpoint: ticket.standpoint.as_ref(),
-                patience_over: ticket.patience_over(),
-                now: Timestamp::now(),
-            };
-            match decide(&ticket.question.candidate, &ticket.question.rules, &evidence) {
-                Step::Answer(ruling) => return Fate::Answered(Box::new(ruling)),
+            match self.step(ticket) {
+                Step::Answer(ruling) => {
+                    self.held |= matches!(
+                        ruling,
+                        Ruling::Refused(Refusal::DeployerActive(_) | Refusal::DeployerPending(_))
+                    );
+                    return Fate::Answered(Box::new(ruling));
+                }
                 Step::LookAgain => return Fate::LookAgain,
                 Step::Read(wanted) => {
                     if let Err(error) = self.read(ticket, wanted).await {
@@ -222,6 +305,7 @@ impl<'a, S: Store> Round<'a, S> {
         match written.await {
             Ok(Ok(Ok(claim))) => {
                 self.claim = Some(claim);
+                self.held = true;
                 Fate::Answered(Box::new(Ruling::Admitted))
             }
             Ok(Ok(Err(WriteError::Conflict))) => Fate::Conflict,
@@ -231,36 +315,6 @@ impl<'a, S: Store> Round<'a, S> {
             Ok(Err(_panicked)) => undecided(Undecided::Panicked),
             Err(_elapsed) => undecided(Undecided::Deadline),
         }
-    }
-}
-
-/// The one write of an admission, which is finished once it was begun.
-struct CompareAndSwap<S> {
-    store: Arc<S>,
-    observer: Arc<Observer<S>>,
-    key: Key,
-    /// The version that the decision was made on.
-    read: Option<DeployerClaim>,
-}
-
-impl<S: Store> CompareAndSwap<S> {
-    /// Past the deadline nothing is sent any more. What was sent may still be carried out: it is followed.
-    async fn run(self, next: DeployerClaimSpec, deadline: Instant) -> Result<DeployerClaim, WriteError> {
-        let (namespace, name) = (&self.key.namespace, self.key.claim_name());
-        let write = async {
-            match &self.read {
-                Some(claim) => self.store.update_claim(claim, next).await,
-                None => self.store.create_claim(namespace, &name, next).await,
-            }
-        };
-        let written = timeout_at(deadline, write).await;
-        let written = written.unwrap_or(Err(WriteError::Unknown(Failure::TimedOut)));
-        match &written {
-            Ok(claim) => self.observer.saw(claim, Origin::Ours),
-            Err(WriteError::Unknown(_)) => self.observer.suspect(namespace.clone(), name, self.read.as_ref()),
-            Err(WriteError::Conflict | WriteError::Refused(_) | WriteError::Shed(_)) => {}
-        }
-        written
     }
 }
 

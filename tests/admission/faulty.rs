@@ -1,7 +1,7 @@
 //! A store in memory that fails as it is told, and remembers what it was asked.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -93,6 +93,8 @@ pub(crate) struct FaultyStore {
     began: Mutex<Vec<Began>>,
     in_flight: AtomicUsize,
     most_in_flight: AtomicUsize,
+    /// Milliseconds that each call takes.
+    trip: AtomicU64,
 }
 
 /// Counts a call as in flight until it ends or is dropped.
@@ -137,6 +139,18 @@ impl FaultyStore {
         self.began().iter().filter(|began| began.op.is_write()).count()
     }
 
+    /// From now on each call takes this long, so that time counts the calls that wait for one another.
+    pub(crate) fn take(&self, trip: Duration) {
+        self.trip.store(trip.as_millis().try_into().unwrap(), SeqCst);
+    }
+
+    async fn travel(&self) {
+        match self.trip.load(SeqCst) {
+            0 => tokio::task::yield_now().await,
+            trip => tokio::time::sleep(Duration::from_millis(trip)).await,
+        }
+    }
+
     pub(crate) fn most_in_flight(&self) -> usize {
         self.most_in_flight.load(SeqCst)
     }
@@ -176,7 +190,7 @@ impl FaultyStore {
     ) -> Result<T, ReadError> {
         let (_in_flight, fault) = self.begin(op, name);
         // Others get in between, as they do on a network.
-        tokio::task::yield_now().await;
+        self.travel().await;
         match fault {
             Some(Fault::Fail(why)) => {
                 let what = format!("{op:?} {name:?}");
@@ -195,7 +209,7 @@ impl FaultyStore {
     async fn write(&self, op: Op, name: &str, write: Write) -> Result<DeployerClaim, WriteError> {
         let (_in_flight, fault) = self.begin(op, name);
         let lost = WriteError::Unknown(Failure::Unreachable("the connection broke".into()));
-        tokio::task::yield_now().await;
+        self.travel().await;
         match fault {
             Some(Fault::Fail(why)) => return Err(WriteError::Refused(why)),
             Some(Fault::Conflict) => return Err(WriteError::Conflict),

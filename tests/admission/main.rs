@@ -11,5 +11,6 @@ mod rollouts;
 mod rules;
 mod statuses;
 mod storm;
+mod trips;
 mod updates;
 mod world;

@@ -51,6 +51,17 @@ fn a_namesake_that_is_taken_over_is_forgotten() {
     finds("taken over, forgotten", with(Fault::TakenOverIsForgotten));
 }
 
+#[test]
+fn a_pod_that_was_read_beside_the_claim_and_not_found_is_taken_for_gone() {
+    finds(
+        "gone beside the claim",
+        System {
+            reads_beside: true,
+            ..with(Fault::GoneBesideIsGone)
+        },
+    );
+}
+
 /// The bound that the design states as a limit, W + settle, is exact.
 #[test]
 fn a_create_arrives_later_than_is_promised() {

@@ -70,6 +70,18 @@ fn a_deployer_that_was_there_before_the_policy() {
 }
 
 #[test]
+fn pods_that_are_read_beside_the_claim() {
+    let system = System::of(&[Create("a"), Create("a"), Create("b")]);
+    holds(
+        "three creates, reads beside the claim",
+        System {
+            reads_beside: true,
+            ..system
+        },
+    );
+}
+
+#[test]
 fn an_observer_that_asks_and_hears() {
     let system = System::of(&[Create("a"), Create("a"), Create("b")]);
     holds(

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use deployer_guard::api::claim::{DeployerClaimSpec, PolicyReference};
 use deployer_guard::api::policy::{OlderGenerations, Reruns};
 use deployer_guard::domain::admission::{Candidate, Evidence, Rules, Ruling, Standpoint, Step, Stranger, decide};
+use deployer_guard::domain::sighting::Sighting;
 use jiff::Timestamp;
 
 use crate::system::{Call, Event, Fault, Observers, System, uid};
@@ -16,10 +17,17 @@ pub(crate) enum Request {
     /// Nothing was read yet (again, after a conflict or a lost answer). `again`: a namesake on its way was met before, and is
     /// taken over if it is still not there.
     Begin { again: bool },
-    /// Has read the claim, and reads what the decision wants beside it.
+    /// Has read some pods beside the claim, whose read is still on its way.
+    Beside {
+        again: bool,
+        pods: BTreeMap<&'static str, Option<Pod>>,
+    },
+    /// Has read the claim, and reads what the decision wants after it.
     Reading {
         claim: Option<Arc<DeployerClaimSpec>>,
         pods: BTreeMap<&'static str, Option<Pod>>,
+        /// Read before the claim was.
+        beside: BTreeMap<&'static str, Option<Pod>>,
         list: Option<Pods>,
         again: bool,
         /// Of the claim.
@@ -33,11 +41,30 @@ pub(crate) enum Request {
     Over,
 }
 
+impl Request {
+    /// The pods that were read beside the claim so far.
+    fn beside(&self) -> BTreeMap<&'static str, Option<Pod>> {
+        match self {
+            Self::Beside { pods, .. } => pods.clone(),
+            _ => BTreeMap::new(),
+        }
+    }
+}
+
 impl System {
     pub(crate) fn request_actions(&self, world: &World, i: usize, actions: &mut Vec<Action>) {
         match &world.requests[i] {
             Request::Begin { .. } if self.another_may_begin_first(world, i) => {}
-            Request::Begin { .. } => actions.push(Action::ReadClaim(i)),
+            Request::Begin { .. } | Request::Beside { .. } => {
+                actions.push(Action::ReadClaim(i));
+                let known = world.requests[i].beside();
+                // In order of their names: which of two is read first makes no difference.
+                let last = known.keys().next_back();
+                let names = self
+                    .names()
+                    .filter(|name| self.reads_beside && last.is_none_or(|last| name > last));
+                actions.extend(names.map(|name| Action::ReadBeside(i, name)));
+            }
             Request::Reading { .. } => match self.step(world, i) {
                 Step::Read(wanted) => {
                     let names = self.names().filter(|name| wanted.pods.contains(*name));
@@ -83,6 +110,7 @@ impl System {
         let Request::Reading {
             claim,
             pods,
+            beside,
             list,
             again,
             ..
@@ -102,14 +130,25 @@ impl System {
             key_generation: None,
             reruns: Reruns::Always,
             older_generations: OlderGenerations::Allow,
+            stock_taken: false,
         };
-        let pods = pods
-            .iter()
-            .map(|(name, found)| ((*name).to_owned(), sighting(found.as_ref())));
+        let sightings = |pods: &BTreeMap<&'static str, Option<Pod>>| -> BTreeMap<String, Sighting> {
+            let found = pods.iter();
+            found
+                .map(|(name, found)| ((*name).to_owned(), sighting(found.as_ref())))
+                .collect()
+        };
+        let (mut pods, beside) = (sightings(pods), sightings(beside));
+        if self.fault == Fault::GoneBesideIsGone {
+            for (name, found) in &beside {
+                pods.entry(name.clone()).or_insert_with(|| found.clone());
+            }
+        }
         let strangers: Option<Vec<_>> = list.as_ref().map(strangers);
         let evidence = Evidence {
             claim: claim.as_deref(),
-            pods: &pods.collect(),
+            pods: &pods,
+            beside: &beside,
             strangers: strangers.as_deref(),
             standpoint: Some(&Standpoint::Eligible {
                 config_uid: None,
@@ -128,17 +167,27 @@ impl System {
     }
 
     pub(crate) fn read_claim(&self, world: &mut World, i: usize) {
-        let Request::Begin { again } = world.requests[i] else {
+        let (Request::Begin { again } | Request::Beside { again, .. }) = world.requests[i] else {
             return;
         };
         world.requests[i] = Request::Reading {
             claim: world.claim.clone(),
             pods: BTreeMap::new(),
+            beside: world.requests[i].beside(),
             list: None,
             again: self.patience_over(again),
             version: world.version,
         };
         self.go_on(world, i);
+    }
+
+    pub(crate) fn read_beside(world: &mut World, i: usize, name: &'static str) {
+        let (Request::Begin { again } | Request::Beside { again, .. }) = world.requests[i] else {
+            return;
+        };
+        let mut pods = world.requests[i].beside();
+        pods.insert(name, world.store.get(name).cloned());
+        world.requests[i] = Request::Beside { again, pods };
     }
 
     pub(crate) fn read_pod(&self, world: &mut World, i: usize, name: &'static str) {
@@ -228,7 +277,7 @@ impl System {
     /// The next request of the same desk is decided on the claim as this write left it, and on pods that were read *before* the
     /// write (src/webhook/round.rs).
     pub(crate) fn write_and_serve(&self, world: &mut World, i: usize, other: usize) {
-        let Request::Reading { pods, list, .. } = world.requests[i].clone() else {
+        let Request::Reading { pods, beside, list, .. } = world.requests[i].clone() else {
             return;
         };
         let Request::Begin { again } = world.requests[other] else {
@@ -243,6 +292,7 @@ impl System {
         world.requests[other] = Request::Reading {
             claim: world.claim.clone(),
             pods,
+            beside,
             list,
             again: self.patience_over(again),
             version: world.version,

@@ -34,6 +34,8 @@ pub(crate) enum Fault {
     AgeAfterRead,
     /// A pending pod whose name is taken over is no longer listed.
     TakenOverIsForgotten,
+    /// A pod that was not there when the claim's read was sent is taken for gone.
+    GoneBesideIsGone,
 }
 
 /// Who follows pending pods.
@@ -77,6 +79,8 @@ pub(crate) struct System {
     pub(crate) stranger: Option<&'static str>,
     /// Ticks after its admission at which a create still arrives.
     pub(crate) arrives_within: u8,
+    /// Requests may read any pods before the claim, side by side with it.
+    pub(crate) reads_beside: bool,
     /// Keeps what was gathered for a version of the claim that is gone, up to the conflict: the check of the reduction in
     /// [`super::world::World::written`].
     pub(crate) keeps_stale_reads: bool,
@@ -107,6 +111,7 @@ impl System {
             restarts: 0,
             stranger: None,
             arrives_within: PROMISED,
+            reads_beside: false,
             keeps_stale_reads: false,
             met: Mutex::default(),
         }

@@ -46,6 +46,8 @@ pub(crate) struct World {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
     ReadClaim(usize),
+    /// Before the claim is read.
+    ReadBeside(usize, &'static str),
     ReadPod(usize, &'static str),
     ReadList(usize),
     Write(usize),
@@ -142,7 +144,9 @@ impl World {
         self.chases.clear();
         for (request, admitted) in self.requests.iter_mut().zip(&self.admitted) {
             match request {
-                Request::Reading { .. } | Request::Begin { again: true } => *request = Request::Over,
+                Request::Reading { .. } | Request::Beside { .. } | Request::Begin { again: true } => {
+                    *request = Request::Over;
+                }
                 // Its write took effect, and the answer was lost.
                 Request::Begin { .. } if admitted.is_some() => *request = Request::Over,
                 _ => {}
@@ -210,6 +214,7 @@ impl Model for System {
         let mut next = world.clone();
         match action {
             Action::ReadClaim(i) => self.read_claim(&mut next, i),
+            Action::ReadBeside(i, name) => System::read_beside(&mut next, i, name),
             Action::ReadPod(i, name) => self.read_pod(&mut next, i, name),
             Action::ReadList(i) => self.read_list(&mut next, i),
             Action::Write(i) => self.write(&mut next, i, Request::Allowed),

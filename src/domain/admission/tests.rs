@@ -27,6 +27,7 @@ fn rules() -> Rules {
         key_generation: None,
         reruns: Reruns::Always,
         older_generations: OlderGenerations::Allow,
+        stock_taken: false,
     }
 }
 
@@ -116,6 +117,7 @@ impl Read {
         let evidence = Evidence {
             claim: self.claim.as_ref(),
             pods: &pods,
+            beside: &BTreeMap::new(),
             strangers: Some(&self.strangers),
             standpoint: Some(&standpoint),
             patience_over: self.patience_over,
@@ -170,6 +172,7 @@ fn everything_is_read_side_by_side_before_anything_is_decided() {
         let evidence = Evidence {
             claim,
             pods: &no_pods,
+            beside: &no_pods,
             strangers: None,
             standpoint: None,
             patience_over: false,
@@ -195,6 +198,105 @@ fn everything_is_read_side_by_side_before_anything_is_decided() {
     assert_eq!(first(Some(&claim)), (all, false, true));
 }
 
+/// A read that may be older than the claim: what it found is so, what it did not find may have come since.
+#[test]
+fn what_was_read_beside_the_claim_tells_what_is_there_and_not_what_is_gone() {
+    let there = |uid: &str, activity| Sighting::Present {
+        uid: uid.into(),
+        activity,
+    };
+    let q = entry("q", "uq", None, "c");
+    let condemned = DeployerClaimSpec {
+        condemned: vec![PodReference {
+            name: "q".into(),
+            uid: "uq".into(),
+            ..PodReference::default()
+        }],
+        ..held(entry("r", "ur", None, "c"))
+    };
+    let active = || refuse(Refusal::DeployerActive(blocker("q", "uq", Some("g0"))));
+    let want = |names: &[&str]| {
+        Step::Read(Wanted {
+            pods: names.iter().map(ToString::to_string).collect(),
+            strangers: false,
+            owner: false,
+        })
+    };
+    let on_its_way = refuse(Refusal::DeployerPending(blocker("q", "uq", Some("g0"))));
+    let table = [
+        ("active", held(q.clone()), there("uq", ACTIVE), Some(active())),
+        ("ended", held(q.clone()), there("uq", Activity::Succeeded), None),
+        ("gone", held(q.clone()), Sighting::Absent, Some(want(&["q"]))),
+        ("another", held(q.clone()), there("other", ACTIVE), Some(want(&["q"]))),
+        (
+            "pending, not there",
+            pending(from_ref(&q)),
+            Sighting::Absent,
+            Some(on_its_way),
+        ),
+        (
+            "pending, there",
+            pending(from_ref(&q)),
+            there("uq", ACTIVE),
+            Some(active()),
+        ),
+        (
+            "pending, ended",
+            pending(from_ref(&q)),
+            there("uq", Activity::Failed),
+            None,
+        ),
+        ("condemned, gone", condemned, Sighting::Absent, Some(want(&["q", "r"]))),
+    ];
+    let standpoint = Standpoint::Eligible {
+        config_uid: None,
+        ordinal: None,
+    };
+    for (what, claim, found, expected) in table {
+        let beside = BTreeMap::from([("p".to_owned(), Sighting::Absent), ("q".to_owned(), found)]);
+        let evidence = Evidence {
+            claim: Some(&claim),
+            pods: &BTreeMap::new(),
+            beside: &beside,
+            strangers: Some(&[]),
+            standpoint: Some(&standpoint),
+            patience_over: false,
+            now: Timestamp::UNIX_EPOCH,
+        };
+        let step = decide(&candidate(), &rules(), &evidence);
+        match expected {
+            Some(expected) => assert_eq!(step, expected, "{what}"),
+            None => assert!(matches!(step, Step::Write(_)), "{what}: {step:?}"),
+        }
+    }
+}
+
+#[test]
+fn where_stock_was_taken_no_list_is_asked_for() {
+    for (stock_taken, claim) in [
+        (true, None),
+        (false, None),
+        (true, Some(held(entry("q", "uq", None, "c")))),
+    ] {
+        let mut rules = rules();
+        rules.stock_taken = stock_taken;
+        rules.policy.generation = Some(7);
+        let evidence = Evidence {
+            claim: claim.as_ref(),
+            pods: &BTreeMap::new(),
+            beside: &BTreeMap::new(),
+            strangers: None,
+            standpoint: None,
+            patience_over: false,
+            now: Timestamp::UNIX_EPOCH,
+        };
+        match decide(&candidate(), &rules, &evidence) {
+            Step::Read(wanted) => assert_eq!(wanted.strangers, !stock_taken),
+            other => panic!("decided blindly: {other:?}"),
+        }
+    }
+}
+
 #[test]
 fn what_the_owner_forbids_is_refused() {
     let refusal = Refusal::OwnerGone { owner: "RC".into() };
@@ -203,6 +305,7 @@ fn what_the_owner_forbids_is_refused() {
     let evidence = Evidence {
         claim: None,
         pods: &pods,
+        beside: &BTreeMap::new(),
         strangers: Some(&[]),
         standpoint: Some(&standpoint),
         patience_over: false,
