@@ -155,6 +155,7 @@ impl Run<'_> {
     async fn scenes(&mut self, condition: &'static str, place: &Place) -> anyhow::Result<()> {
         let replica = &self.ground.stage.replicas[0];
         for (width, keys) in [
+            (1, Keys::NewBeforeStock),
             (1, Keys::New),
             (1, Keys::Finished),
             (16, Keys::New),
@@ -163,6 +164,7 @@ impl Run<'_> {
             say(&format!(
                 "{condition}: admitted creates, {width} at a time, {keys:?} keys"
             ));
+            self.ground.note_stock(keys != Keys::NewBeforeStock).await?;
             let samples = self.parameters.samples * if width == 1 { 1 } else { 2 };
             let rows = admitted(condition, place, replica, keys, width, samples).await?;
             self.keep(rows);

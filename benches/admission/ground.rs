@@ -6,11 +6,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::ensure;
+use deployer_guard::api::DeployerPolicy;
 use deployer_guard_testkit::objects::{apply_yaml, create_pod_with, make_namespace};
 use deployer_guard_testkit::{ControlPlane, NAMESPACE, Stage, WebhookProcess, free_ports, until};
+use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use kube::Api;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::comparison::ARGUMENT;
@@ -85,6 +87,21 @@ impl Ground {
             client,
             namespace: namespace.to_owned(),
         })
+    }
+
+    /// Notes on the policy that stock was taken under it, as the guard does, or takes that note away.
+    pub(crate) async fn note_stock(&self, taken: bool) -> anyhow::Result<()> {
+        let api: Api<DeployerPolicy> = Api::all(self.stage.plane.client(0));
+        for policy in api.list(&kube::api::ListParams::default()).await? {
+            let noted = json!({"generation": policy.metadata.generation, "completedAt": Timestamp::now()});
+            let status = json!({"status": {"stockTaking": taken.then_some(noted)}});
+            let name = policy.metadata.name.unwrap_or_default();
+            api.patch_status(&name, &PatchParams::default(), &Patch::Merge(status))
+                .await?;
+        }
+        // The replica hears of it by its watch.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        Ok(())
     }
 
     /// Puts all configurations in force.

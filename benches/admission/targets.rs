@@ -28,7 +28,8 @@ fn at_most(what: impl Into<String>, measured: f64, bound: f64) -> Target {
 pub(crate) fn targets(results: &Results) -> Vec<Target> {
     let ours = |row: &&Row| row.side == Side::Ours.name();
     let mut targets = Vec::new();
-    for row in results.rows.iter().filter(ours) {
+    let lasting = |row: &&Row| ours(row) && !row.scene.contains("stock not taken");
+    for row in results.rows.iter().filter(lasting) {
         let what = format!("{}: {}", row.condition, row.scene);
         if let Some(ratio) = row.p50_to_allow {
             targets.push(at_most(format!("{what}: p50 to always-allow"), ratio, 2.0));
@@ -41,7 +42,7 @@ pub(crate) fn targets(results: &Results) -> Vec<Target> {
             });
         }
     }
-    for row in results.rows.iter().filter(ours).filter(|row| row.condition != EMPTY) {
+    for row in results.rows.iter().filter(lasting).filter(|row| row.condition != EMPTY) {
         let empty = results.rows.iter().filter(ours);
         if let Some(empty) = empty
             .into_iter()

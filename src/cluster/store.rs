@@ -30,7 +30,9 @@ pub enum Failure {
         message: String,
     },
     /// An answer that cannot be read.
-    #[error("unreadable answer: {0}")]
+    #[error(
+        "unreadable answer: {0}; if a newer version or an editor wrote the object, upgrade deployer-guard or correct it"
+    )]
     Unreadable(String),
 }
 

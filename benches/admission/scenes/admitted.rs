@@ -23,8 +23,10 @@ const REST: Duration = Duration::from_millis(200);
 /// Which keys the pods are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keys {
-    /// A new one for each pod.
+    /// A new one for each pod, under a policy under which the guard has taken stock.
     New,
+    /// A new one for each pod, before stock was taken: the pods of the namespace are listed.
+    NewBeforeStock,
     /// One that has a claim, whose holder finished.
     Finished,
 }
@@ -79,6 +81,7 @@ pub(crate) async fn admitted(
     }
     let keys = match keys {
         Keys::New => "new keys",
+        Keys::NewBeforeStock => "new keys, stock not taken",
         Keys::Finished => "holder finished",
     };
     let mut rows = rows(condition, &format!("admitted, {width} at a time, {keys}"), &taken);
@@ -114,7 +117,7 @@ impl Line<'_> {
         self.version += 1;
         // A new key has a new config, an old one a new rollout.
         let (of, version) = match self.keys {
-            Keys::New => (version, 1),
+            Keys::New | Keys::NewBeforeStock => (version, 1),
             Keys::Finished => (0, version),
         };
         let prefix = format!("{}-{}-{of}", self.side.tag(), self.scene);
@@ -147,7 +150,7 @@ impl Line<'_> {
 
     /// New keys leave no pods behind.
     async fn clear(&mut self) -> anyhow::Result<()> {
-        if self.keys == Keys::New {
+        if self.keys != Keys::Finished {
             self.place.delete_all(&std::mem::take(&mut self.held)).await?;
         }
         Ok(())
