@@ -29,13 +29,19 @@ pub enum Backend {
 }
 
 /// The label by which every namespace carries its own name.
-const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 /// How long the API server waits for the verdict on a policy, in seconds.
 const POLICY_TIMEOUT: i32 = 5;
 
 /// The webhook that judges policies; those of single policies are named below it.
 const POLICY_WEBHOOK: &str = "policies.deployer-guard.io";
+
+/// The namespaces that no policy matches, whatever its selector: kube-system, and that of deployer-guard.
+#[must_use]
+pub fn never_matched(own_namespace: &str) -> [&str; 2] {
+    ["kube-system", own_namespace]
+}
 
 /// The name of a policy's entry.
 #[must_use]
@@ -171,7 +177,7 @@ fn namespaces(mut selector: LabelSelector, own_namespace: &str) -> LabelSelector
         .push(LabelSelectorRequirement {
             key: NAMESPACE_NAME.into(),
             operator: "NotIn".into(),
-            values: Some(vec!["kube-system".into(), own_namespace.into()]),
+            values: Some(never_matched(own_namespace).map(str::to_owned).into()),
         });
     selector
 }

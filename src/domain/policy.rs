@@ -4,16 +4,19 @@
 mod compile;
 mod field;
 mod identity;
+mod matching;
 mod owner;
 mod selector;
 
 pub use field::FieldError;
 pub use identity::{Identity, IdentityError, MAX_IDENTITY};
+pub use matching::Mismatch;
 pub use owner::{OwnerError, OwnerReference, OwnerRule};
 
 use super::expression::{Expression, ExpressionError, Keys, Reads, Scope};
 use crate::api::policy::{FailurePolicy, Leftovers, Mode, OlderGenerations, Reruns, Scope as KeyScope};
 use identity::Source;
+use matching::Condition;
 use selector::Selector;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,7 +59,7 @@ pub struct Policy {
     pub stock_taken: bool,
     namespace_selector: Selector,
     object_selector: Selector,
-    conditions: Vec<Expression>,
+    conditions: Vec<Condition>,
     config: Source,
     config_uid: Option<Expression>,
     generation_source: Option<Source>,
@@ -66,27 +69,6 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Whether the policy matches a pod, as the API server would decide for a request that carries it. `old` is the pod
-    /// before an update. For an update ask twice, for the pod after and for the pod before: either is enough.
-    ///
-    /// # Errors
-    /// A condition fails, and no other says that the pod does not match.
-    pub fn matches(&self, object: &Value, old: Option<&Value>) -> Result<bool, ExpressionError> {
-        if text(object, "annotations", MIRROR_ANNOTATION).is_some() || !self.object_selector.matches(&labels(object)) {
-            return Ok(false);
-        }
-        let scope = Scope::new(&[("object", Some(object)), ("oldObject", old)]);
-        let mut failure = None;
-        for condition in &self.conditions {
-            match condition.bool(&scope) {
-                Ok(true) => {}
-                Ok(false) => return Ok(false),
-                Err(error) => failure = failure.or(Some(error)),
-            }
-        }
-        failure.map_or(Ok(true), Err)
-    }
-
     /// The policy's `objectSelector`, as the `labelSelector` parameter of a list.
     #[must_use]
     pub fn label_selector(&self) -> String {

@@ -14,7 +14,7 @@ use super::review::Request;
 use super::timeout::DEFAULT_TIMEOUT;
 use super::validation;
 use crate::cluster::store::{ReadError, Store};
-use crate::domain::answer::{Answer, Subject, answer};
+use crate::domain::answer::Answer;
 use crate::domain::refusal::Undecided;
 
 /// Least part of the timeout that is kept for the way back.
@@ -126,15 +126,7 @@ impl<S: Store> Admission<S> {
             claim,
             operation,
         } = judgement;
-        let subject = Subject {
-            policy: &known.name,
-            policy_generation: known.generation,
-            mode: known.mode,
-            failure_policy: known.failure_policy,
-            pod: &pod.name,
-            key: key.as_ref(),
-        };
-        let answer = answer(&subject, ruling);
+        let answer = judgement.answer(known);
         self.records.keep(&Decision {
             request: &request.uid,
             received: call.received,

@@ -9,13 +9,13 @@ use tokio::time::{Instant, timeout_at};
 
 use super::desk::Desks;
 use super::policies::{Known, Policies, Target};
-use super::reading::key_of;
 use super::review::{Request, ReviewError};
 use super::ticket::{Decided, Question};
 use crate::api::claim::PolicyReference;
 use crate::api::policy::{Mode, Scope};
 use crate::cluster::store::Store;
 use crate::domain::admission::{Candidate, Rules, Ruling};
+use crate::domain::answer::{Answer, Subject, answer};
 use crate::domain::key::Key;
 use crate::domain::policy::{OwnerReference, Policy};
 use crate::domain::refusal::{Refusal, Undecided};
@@ -75,6 +75,20 @@ impl Judgement {
             uid: text("/metadata/uid"),
         };
         Self::new(pod, operation(request).unwrap_or("OTHER"), why, None)
+    }
+
+    /// What the API server is told, under this version of the policy.
+    #[must_use]
+    pub fn answer(&self, known: &Known) -> Answer {
+        let subject = Subject {
+            policy: &known.name,
+            policy_generation: known.generation,
+            mode: known.mode,
+            failure_policy: known.failure_policy,
+            pod: &self.pod.name,
+            key: self.key.as_ref(),
+        };
+        answer(&subject, &self.ruling)
     }
 
     /// A ruling that needed no claim.
@@ -275,7 +289,7 @@ fn question(
 ) -> Result<Question, Box<RefusedAtOnce>> {
     let refused = |refusal, key| Box::new(RefusedAtOnce { refusal, key });
     let identity = policy.identity(object).map_err(|error| refused(error.into(), None))?;
-    let key = key_of(&policy, &pod.namespace, &identity);
+    let key = policy.key(&pod.namespace, &identity);
     let owner = policy
         .owner_reference(object)
         .map_err(|error| refused(error.into(), Some(key.clone())))?;
@@ -331,7 +345,7 @@ fn update(policy: &Policy, pod: Pod, request: &Request, new: &Value) -> Option<J
         (Err(error), _) | (_, Err(error)) => return Some(undecided(pod, "UPDATE", error.to_string())),
     }
     let identity = policy.identity(old).or_else(|_| policy.identity(new)).ok();
-    let key = identity.map(|identity| key_of(policy, &pod.namespace, &identity));
+    let key = identity.map(|identity| policy.key(&pod.namespace, &identity));
     let owner = named_owner(policy, old).or_else(|| named_owner(policy, new));
     Some(Judgement {
         owner,

@@ -4,6 +4,7 @@
 
 use super::field::FieldError;
 use super::identity::Source;
+use super::matching::Condition;
 use super::owner::OwnerRule;
 use super::selector::Selector;
 use super::{Policy, WatchedKeys};
@@ -119,12 +120,7 @@ impl Policy {
 /// The rules between fields.
 fn check_rules(policy: &DeployerPolicy, errors: &mut Errors) {
     let spec = &policy.spec;
-    if policy.metadata.name.as_ref().is_some_and(|name| name.len() > 63) {
-        errors.add(
-            "metadata.name",
-            "the name may have at most 63 characters; choose a shorter one",
-        );
-    }
+    check_name(policy.metadata.name.as_deref(), errors);
     if !(1..=30).contains(&spec.timeout_seconds) {
         errors.add("spec.timeoutSeconds", "the timeout must be from 1 to 30 seconds");
     }
@@ -170,6 +166,30 @@ fn check_generation_rules(spec: &DeployerPolicySpec, errors: &mut Errors) {
     }
 }
 
+/// The name of an object, and a label of the webhook's name. A policy without a name is in no cluster yet.
+fn check_name(name: Option<&str>, errors: &mut Errors) {
+    let Some(name) = name else { return };
+    if name.len() > 63 {
+        errors.add(
+            "metadata.name",
+            "the name may have at most 63 characters; choose a shorter one",
+        );
+    }
+    let alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_label = |label: &str| {
+        label.bytes().all(|byte| alphanumeric(byte) || byte == b'-')
+            && label.bytes().next().is_some_and(alphanumeric)
+            && label.bytes().last().is_some_and(alphanumeric)
+    };
+    if !name.split('.').all(is_label) {
+        errors.add(
+            "metadata.name",
+            "the name may hold lower case letters, digits, - and . alone, and each part between dots begins and ends with a letter \
+             or digit; choose another",
+        );
+    }
+}
+
 fn source(field: &str, [label, annotation, expression]: [&Option<String>; 3], errors: &mut Errors) -> Option<Source> {
     match (label, annotation, expression) {
         (Some(key), None, None) => Some(Source::Label(key.clone())),
@@ -190,7 +210,7 @@ fn source(field: &str, [label, annotation, expression]: [&Option<String>; 3], er
     }
 }
 
-fn conditions(conditions: &[MatchCondition], errors: &mut Errors) -> Vec<Expression> {
+fn conditions(conditions: &[MatchCondition], errors: &mut Errors) -> Vec<Condition> {
     if conditions.len() > MAX_CONDITIONS {
         errors.add(
             "spec.match.matchConditions",
@@ -213,7 +233,10 @@ fn conditions(conditions: &[MatchCondition], errors: &mut Errors) -> Vec<Express
         let field = format!("{field}.expression");
         let expression = errors.expression(&field, Some(&condition.expression), &["object", "oldObject"]);
         let checked = expression.and_then(|expression| errors.take(check_on_other_pods(expression)));
-        compiled.extend(checked);
+        compiled.extend(checked.map(|expression| Condition {
+            name: condition.name.clone(),
+            expression,
+        }));
     }
     compiled
 }
@@ -308,7 +331,8 @@ fn watched(policy: &Policy) -> WatchedKeys {
     }
     let owner = policy.owner.as_ref().and_then(|owner| owner.expression.as_ref());
     let others = [policy.config_uid.as_ref(), policy.ordinal.as_ref(), owner];
-    for expression in policy.conditions.iter().chain(others.into_iter().flatten()) {
+    let conditions = policy.conditions.iter().map(|condition| &condition.expression);
+    for expression in conditions.chain(others.into_iter().flatten()) {
         watched.extend(expression.reads());
     }
     watched

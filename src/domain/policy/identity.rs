@@ -1,7 +1,8 @@
 //! What a deployer pod works for.
 
-use super::text;
+use super::{KeyScope, Policy, text};
 use crate::domain::expression::{Expression, ExpressionError, Scope};
+use crate::domain::key::{Key, Subject};
 use serde_json::Value;
 use std::fmt;
 
@@ -15,6 +16,22 @@ pub struct Identity {
     pub config: String,
     /// The name of the generation, where the policy says where it is read.
     pub generation: Option<String>,
+}
+
+impl Policy {
+    /// The key of a pod with this identity under the policy.
+    #[must_use]
+    pub fn key(&self, namespace: &str, identity: &Identity) -> Key {
+        let subject = match (self.scope, &identity.generation) {
+            (KeyScope::Generation, Some(generation)) => Subject::Generation(generation.clone()),
+            _ => Subject::Config(identity.config.clone()),
+        };
+        Key {
+            policy: self.name.clone(),
+            namespace: namespace.to_owned(),
+            subject,
+        }
+    }
 }
 
 /// A deployer pod whose identity cannot be read. The texts name the field of the policy and what to set on the pod.
