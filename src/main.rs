@@ -6,11 +6,5 @@ use clap::Parser;
 use deployer_guard::cli::Cli;
 
 fn main() -> ExitCode {
-    match Cli::parse().run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("deployer-guard: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    Cli::parse().run()
 }

@@ -1,16 +1,21 @@
 //! The command line: what `main` parses and runs.
 //!
-//! Every flag has an environment twin, `DEPLOYER_GUARD_` and its name.
+//! Every flag has an environment twin, `DEPLOYER_GUARD_` and its name (but `check --namespace`, which is that of pods:
+//! `DEPLOYER_GUARD_POD_NAMESPACE`).
 
 #![allow(
     clippy::doc_markdown,
     reason = "doc comments are what `--help` shows, where backticks are noise"
 )]
 
+mod check;
 mod crds;
 mod kubernetes;
+mod manifests;
 mod webhook;
 mod webhook_config;
+
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -28,20 +33,69 @@ enum Command {
     Webhook(Box<webhook::WebhookArgs>),
     /// Print the ValidatingWebhookConfiguration that policies call for
     WebhookConfig(webhook_config::WebhookConfigArgs),
+    /// Say what would be decided on pods, and why, without a cluster
+    Check(check::CheckArgs),
     /// Print the CustomResourceDefinitions
     Crds,
 }
 
 impl Cli {
-    /// Runs the command to its end.
-    ///
-    /// # Errors
-    /// If the command cannot be carried out, with what to change.
-    pub fn run(self) -> anyhow::Result<()> {
-        match self.command {
-            Command::Webhook(args) => webhook::run(*args),
-            Command::WebhookConfig(args) => webhook_config::run(&args),
-            Command::Crds => crds::run(),
+    /// Runs the command to its end. What cannot be carried out is said on standard error, with what to change.
+    #[must_use]
+    pub fn run(self) -> ExitCode {
+        let (ended, failure) = match self.command {
+            Command::Webhook(args) => (webhook::run(*args).map(done), ExitCode::FAILURE),
+            Command::WebhookConfig(args) => (webhook_config::run(&args).map(done), ExitCode::FAILURE),
+            Command::Check(args) => (check::run(&args), ExitCode::from(check::BAD_INPUT)),
+            Command::Crds => (crds::run().map(done), ExitCode::FAILURE),
+        };
+        ended.unwrap_or_else(|error| {
+            eprintln!("deployer-guard: {}", explain(&error));
+            failure
+        })
+    }
+}
+
+fn done((): ()) -> ExitCode {
+    ExitCode::SUCCESS
+}
+
+/// An error with its causes, each said once: many errors name their cause in their own text and give it as their source
+/// too.
+#[must_use]
+pub fn explain(error: &anyhow::Error) -> String {
+    let mut texts = error.chain().map(ToString::to_string);
+    let mut explained = texts.next().unwrap_or_default();
+    for text in texts {
+        if !explained.contains(&text) {
+            explained.push_str(": ");
+            explained.push_str(&text);
         }
+    }
+    explained
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::logs::LogArgs;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_cause_that_the_text_names_already_is_not_said_again() {
+        let outer = anyhow::anyhow!("no such file").context("a.yaml cannot be read");
+        assert_eq!(explain(&outer), "a.yaml cannot be read: no such file");
+        let args = LogArgs {
+            log_level: "=".into(),
+            log_format: crate::telemetry::logs::LogFormat::Json,
+        };
+        let own = anyhow::Error::from(args.init().unwrap_err());
+        assert_ne!(format!("{own:#}"), own.to_string(), "its cause is its source too");
+        assert_eq!(explain(&own), own.to_string());
     }
 }

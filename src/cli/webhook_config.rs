@@ -1,21 +1,20 @@
 //! `deployer-guard webhook-config`
 
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::PathBuf;
 
-use anyhow::{Context, bail, ensure};
-use serde::Deserialize;
-use serde_json::Value;
+use anyhow::{Context, ensure};
 
-use crate::api::DeployerPolicy;
+use super::manifests::{Reader, policies};
 use crate::cluster::webhook_configuration::{Backend, generate};
-use crate::domain::policy::Policy;
 
 /// Options of `webhook-config`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "A policy that is read back from the cluster (kubectl get deployerpolicies -o yaml) carries its uid \
-    and generation, and its entry names them; one from a file does not, and is then read live at each call."
+    and generation, and its entry names them; one from a file does not, and is then read live at each call. \
+    Policies are checked as the webhook checks them, and for fields that are not known; the API server checks more: \
+    kubectl apply --dry-run=server -f policy.yaml"
 )]
 pub(super) struct WebhookConfigArgs {
     /// Files of DeployerPolicy objects, YAML or JSON, several in one file or a List; `-` is standard input
@@ -62,21 +61,9 @@ pub(super) struct WebhookConfigArgs {
 }
 
 pub(super) fn run(args: &WebhookConfigArgs) -> anyhow::Result<()> {
-    let mut policies = Vec::new();
-    for file in &args.policies {
-        policies.extend(read(file)?);
-    }
-    ensure!(!policies.is_empty(), "no DeployerPolicy is in the given files");
-    let errors: Vec<String> = policies.iter().filter_map(complaint).collect();
-    if !errors.is_empty() {
-        bail!("{}", errors.join("\n"));
-    }
+    let policies = policies(&mut Reader::default(), &args.policies)?;
     if let Some(url) = &args.url {
         check_url(url)?;
-    }
-    let mut names = std::collections::BTreeSet::new();
-    for name in policies.iter().filter_map(|policy| policy.metadata.name.as_deref()) {
-        ensure!(names.insert(name), "DeployerPolicy {name} is given twice");
     }
     let ca_bundle = args.ca_bundle.as_ref().map(|file| {
         let pem = std::fs::read(file).with_context(|| format!("--ca-bundle {} cannot be read", file.display()))?;
@@ -103,38 +90,6 @@ pub(super) fn run(args: &WebhookConfigArgs) -> anyhow::Result<()> {
     std::io::stdout()
         .write_all(yaml.as_bytes())
         .context("standard output cannot be written")
-}
-
-fn complaint(policy: &DeployerPolicy) -> Option<String> {
-    let name = policy.metadata.name.as_deref().unwrap_or("without a name");
-    let errors = Policy::compile(policy).err()?;
-    let errors: Vec<String> = errors.iter().map(|error| format!("  {error}")).collect();
-    Some(format!("DeployerPolicy {name} cannot be used:\n{}", errors.join("\n")))
-}
-
-/// The policies in a file: documents, and items of lists.
-fn read(file: &Path) -> anyhow::Result<Vec<DeployerPolicy>> {
-    let mut text = String::new();
-    if file == Path::new("-") {
-        std::io::stdin()
-            .read_to_string(&mut text)
-            .context("standard input cannot be read")?;
-    } else {
-        text = std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))?;
-    }
-    let documents: Vec<Value> =
-        serde_saphyr::from_multiple(&text).with_context(|| format!("{} is no YAML", file.display()))?;
-    let objects = documents.into_iter().flat_map(|document| match document.get("items") {
-        Some(Value::Array(items)) => items.clone(),
-        _ => vec![document],
-    });
-    let policies = objects.filter(|object| object.get("kind").and_then(Value::as_str) == Some("DeployerPolicy"));
-    policies
-        .map(|object| {
-            DeployerPolicy::deserialize(object)
-                .with_context(|| format!("a DeployerPolicy in {} cannot be read", file.display()))
-        })
-        .collect()
 }
 
 /// The URL of the webhook, to which paths are added.

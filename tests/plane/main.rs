@@ -3,6 +3,7 @@
 
 #![allow(missing_docs, reason = "a test")]
 
+mod check;
 mod common;
 mod creators;
 mod holder;
