@@ -13,12 +13,12 @@ help: ## Say what there is
 
 .PHONY: demo
 demo: tools ## Run the main job on a real API server; KEEP=1 leaves it running
-	@$(STAGE) "build the webhook and the demo (5 to 10 minutes the first time)" $(CARGO) build --quiet --bin deployer-guard --example demo
+	@$(STAGE) "build the webhook and the demo (the first time 5 to 10 minutes, in which nothing is printed)" $(CARGO) build --quiet --bin deployer-guard --example demo
 	@KEEP=$(KEEP) $${CARGO_TARGET_DIR:-target}/debug/examples/demo
 
 .PHONY: test
 test: tools lint ## Run all tests
-	@$(STAGE) "build the tests" $(CARGO) test --quiet --workspace --no-run
+	@$(STAGE) "build the tests (the first time some minutes, in which nothing is printed)" $(CARGO) test --quiet --workspace --no-run
 	@$(STAGE) "tests that need nothing, or a socket" $(CARGO) test --workspace --lib --bins --test drift --test model --test admission --test cli --test server
 	@$(STAGE) "tests of the control plane itself" $(CARGO) test --workspace --test balancer --test ending --test faults --test planes --test store_watch -- --test-threads=2
 	@$(STAGE) "tests on a control plane" $(CARGO) test --test plane -- --test-threads=2
@@ -55,7 +55,7 @@ certs: ## Make certificates for development, in certs/out
 
 .PHONY: tools
 tools: rust ## Build etcd, kube-apiserver, kube-controller-manager and kubectl, once, outside the tree
-	@$(STAGE) "etcd and Kubernetes 1.36 (5 to 10 minutes the first time)" bash -c './tests/cluster/build.sh >/dev/null'
+	@$(STAGE) "etcd and Kubernetes 1.36 (the first time 5 to 10 minutes, in which nothing is printed)" bash -c './tests/cluster/build.sh >/dev/null'
 
 # Rust of the version in rust-toolchain.toml. Nothing to do where it is there.
 .PHONY: rust

@@ -15,7 +15,7 @@ async fn main() -> ExitCode {
     match run().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("demo: {error:#}");
+            eprintln!("demo: {}", deployer_guard::cli::explain(&error));
             ExitCode::FAILURE
         }
     }

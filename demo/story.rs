@@ -1,7 +1,7 @@
 //! The story, scene by scene. Each asserts what it shows.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,8 @@ const SHOP: &str = "shop";
 const CROWD: u32 = 16;
 /// Rounds of the storm in which a replica is killed.
 const ROUNDS: u32 = 20;
+/// The file of a deployer pod that is refused.
+const REFUSED_POD: &str = "deployer.json";
 /// The policy that is in force.
 const POLICY: &str = include_str!("../policies/openshift-deploymentconfig.yaml");
 
@@ -31,7 +33,7 @@ pub(crate) async fn tell(program: PathBuf, keep: bool) -> anyhow::Result<()> {
         .api_servers(2)
         .audit_log(true)
         .controller_manager(true);
-    let stage = Stage::builder(program).plane(plane).start().await?;
+    let stage = Stage::builder(program.clone()).plane(plane).start().await?;
     stage.enforce(POLICY).await?;
     make_namespace(&stage.plane.client(0), SHOP, &[], true).await?;
     println!(
@@ -51,21 +53,32 @@ pub(crate) async fn tell(program: PathBuf, keep: bool) -> anyhow::Result<()> {
         seen.events
     );
     if keep {
-        let kubectl = stage.plane.kubectl_program();
-        let kubeconfig = stage.plane.kubeconfig(0).to_owned();
-        let left = stage.leave_running().await?;
-        println!(
-            "\nLeft running. Play on with:\n  export KUBECONFIG={}",
-            kubeconfig.display()
-        );
-        println!(
-            "  alias kubectl={}\n  kubectl -n {SHOP} get deployerclaims,pods",
-            kubectl.display()
-        );
-        println!("End it with:\n  {}", left.end_command);
+        leave(stage, &program).await?;
     } else {
         println!("\nEverything is ended. To keep the cluster and play on: make demo KEEP=1");
     }
+    Ok(())
+}
+
+/// Leaves the cluster running, and says what to try on it.
+async fn leave(stage: Stage, program: &Path) -> anyhow::Result<()> {
+    let kubectl = stage.plane.kubectl_program();
+    let kubeconfig = stage.plane.kubeconfig(0).to_owned();
+    let pod = stage.plane.directory().join(REFUSED_POD);
+    let left = stage.leave_running().await?;
+    let (kubectl, kubeconfig) = (kubectl.display(), kubeconfig.display());
+    let (pod, program) = (pod.display(), program.display());
+    println!("\nLeft running. In a shell:\n  export KUBECONFIG={kubeconfig}\n  alias kubectl={kubectl}");
+    println!("The claims, one for each config, with their holders and refusals; cfg's holder has finished:");
+    println!("  kubectl -n {SHOP} get deployerclaims,pods");
+    println!("An old rollout's deployer again, which is refused (OlderGeneration: cfg-17 was seen meanwhile):");
+    println!("  kubectl create -f {pod}");
+    println!("The same verdict without the cluster, from what kubectl prints of it:");
+    println!("  kubectl -n {SHOP} get pods,rc,deployerclaims -o yaml > snapshot.yaml");
+    println!(
+        "  {program} check --policy policies/openshift-deploymentconfig.yaml --objects snapshot.yaml --review {pod}"
+    );
+    println!("End it with:\n  {}", left.end_command);
     Ok(())
 }
 
@@ -145,7 +158,7 @@ fn kind(answer: &Answer) -> String {
 async fn refusal(stage: &Stage, holder: &Rollout) -> anyhow::Result<()> {
     let other = Rollout::new(SHOP, "cfg", if holder.version == CROWD { CROWD - 1 } else { CROWD });
     let uid = other.uid(&stage.plane.client(0)).await?;
-    let file = stage.plane.directory().join("deployer.json");
+    let file = stage.plane.directory().join(REFUSED_POD);
     std::fs::write(&file, other.pod(&uid).to_string())?;
     let shown = format!("{}.json", other.deployer());
     heading(&format!("kubectl create -f {shown}"));

@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("bench: {error:#}");
+            eprintln!("bench: {}", deployer_guard::cli::explain(&error));
             ExitCode::FAILURE
         }
     }
