@@ -84,7 +84,7 @@ fn fields(value: &Value, path: &str, found: &mut Vec<String>) {
 fn the_help_names_the_exit_codes_and_what_only_an_api_server_checks() {
     let help = deployer_guard(&["check", "--help"], "").stdout;
     for said in [
-        "Exit codes:\n  0 ",
+        "Exit codes, whatever a policy's mode is:\n  0 ",
         "\n  1 ",
         "\n  2 ",
         "\n  3 ",

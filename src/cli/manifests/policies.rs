@@ -147,7 +147,10 @@ impl Path {
             Step::Key(key) => schema.get("properties")?.get(key),
             Step::Index(_) => schema.get("items"),
         })?;
-        Some(schema.get("properties")?.as_object()?.keys().cloned().collect())
+        let named = schema.get("properties")?.as_object()?.keys().cloned();
+        // The schema leaves out what every object has.
+        let common = ["apiVersion", "kind", "metadata"].map(str::to_owned);
+        Some(common.into_iter().filter(|_| parent.is_empty()).chain(named).collect())
     }
 }
 
