@@ -1,4 +1,4 @@
-//! Writes the status of claims, in the background: the phase, and who was refused.
+//! Writes the status of claims, in the background: the phase, who was refused, and which owners wait.
 //!
 //! What comes in within a second is written together: at most one write a second for each claim, and none in the way of a
 //! decision. What has to be dropped is counted.
@@ -12,7 +12,7 @@ use futures::{StreamExt, stream};
 use kube::ResourceExt;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::api::claim::{DeployerClaim, Rejection};
+use crate::api::claim::{DeployerClaim, Rejection, WaitingOwner};
 use crate::cluster::store::{Store, WriteError};
 use crate::domain::claim_status::{Unwritten, updated};
 use crate::telemetry::metrics::Metrics;
@@ -61,28 +61,37 @@ impl Statuses {
 
     /// The claim's spec was written: its phase may have changed. Waits for nothing.
     pub fn changed(&self, claim: &DeployerClaim) {
-        self.note(&claim.namespace().unwrap_or_default(), &claim.name_any(), None);
+        self.note(&claim.namespace().unwrap_or_default(), &claim.name_any(), 0, |_| {});
     }
 
     /// A deployer was refused for the key of this claim. Waits for nothing.
     pub fn refused(&self, namespace: &str, claim: &str, rejection: Rejection) {
-        self.note(namespace, claim, Some(rejection));
+        self.note(namespace, claim, 1, |unwritten| unwritten.add(rejection));
     }
 
-    fn note(&self, namespace: &str, name: &str, rejection: Option<Rejection>) {
+    /// An owner waits for the key of this claim. Waits for nothing.
+    pub fn waits(&self, namespace: &str, claim: &str, owner: WaitingOwner) {
+        self.note(namespace, claim, 0, |unwritten| unwritten.owners.waits(owner));
+    }
+
+    /// A deployer of the owner with this uid was given the key of this claim. Waits for nothing.
+    pub fn served(&self, namespace: &str, claim: &str, owner: &str) {
+        self.note(namespace, claim, 0, |unwritten| unwritten.owners.served(owner));
+    }
+
+    /// `refusals` is what `add` adds.
+    fn note(&self, namespace: &str, name: &str, refusals: u64, add: impl FnOnce(&mut Unwritten)) {
         let mut due = self.lock();
         let full = due.len() >= MAX_CLAIMS;
         let due = match due.entry(Place {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         }) {
-            Entry::Vacant(_) if full => return self.metrics.status_dropped(u64::from(rejection.is_some())),
+            Entry::Vacant(_) if full => return self.metrics.status_dropped(refusals),
             Entry::Vacant(place) => place.insert(Due::default()),
             Entry::Occupied(due) => due.into_mut(),
         };
-        if let Some(rejection) = rejection {
-            due.unwritten.add(rejection);
-        }
+        add(&mut due.unwritten);
     }
 
     /// Writes what came in, once a second, for ever.

@@ -1,6 +1,7 @@
 //! What a claim's status says, from its spec and what was refused since it was last written.
 
 use super::answer::truncate;
+use super::waiting::OwnerNews;
 use crate::api::claim::{DeployerClaimSpec, DeployerClaimStatus, Phase, Rejection};
 
 /// A claim's status keeps this many refusals, newest first.
@@ -9,13 +10,15 @@ pub const MAX_RECENT: usize = 10;
 /// Longest text of a refusal in a claim's status, in bytes.
 pub const MAX_MESSAGE: usize = 1000;
 
-/// Refusals for one key that its claim's status does not hold yet.
+/// What happened to one key that its claim's status does not hold yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unwritten {
-    /// How many there were.
+    /// How many refusals there were.
     pub count: i64,
     /// The last of them, newest first, at most [`MAX_RECENT`].
     pub recent: Vec<Rejection>,
+    /// Owners that wait, or wait no more.
+    pub owners: OwnerNews,
 }
 
 impl Unwritten {
@@ -32,6 +35,7 @@ impl Unwritten {
         self.count += older.count;
         self.recent.extend(older.recent);
         self.recent.truncate(MAX_RECENT);
+        self.owners.take_back(older.owners);
     }
 }
 
@@ -54,6 +58,7 @@ pub fn updated(
 ) -> DeployerClaimStatus {
     let mut status = status.cloned().unwrap_or_default();
     status.phase = Some(phase(spec));
+    unwritten.owners.apply(&mut status.waiting);
     if unwritten.count > 0 {
         let rejections = status.rejections.get_or_insert_default();
         rejections.count += unwritten.count;

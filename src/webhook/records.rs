@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 
-use crate::api::claim::Rejection;
+use crate::api::claim::{Rejection, WaitingOwner};
 use crate::api::policy::Mode;
 use crate::cluster::events::{Events, Notice};
 use crate::domain::admission::Ruling;
@@ -48,8 +48,12 @@ pub struct Decision<'a> {
     pub key: Option<&'a Key>,
     /// Its generation, where the policy knows generations.
     pub generation: Option<&'a str>,
+    /// The ordinal of that generation, where it was read.
+    pub ordinal: Option<i64>,
     /// Its owner.
     pub owner: Option<&'a OwnerReference>,
+    /// The policy has owners that wait woken when the key becomes free.
+    pub wakes: bool,
     /// The claim, where there is one.
     pub claim: Option<&'a ObjectReference>,
     /// What was decided.
@@ -102,9 +106,40 @@ impl Records {
             took,
         );
         log(decision, took);
-        if let (Some(_), false) = (refusal(decision.ruling), decision.dry_run) {
+        if decision.dry_run {
+            return;
+        }
+        if refusal(decision.ruling).is_some() {
             self.events.take(notice(decision));
             self.tell_claim(decision);
+        }
+        self.tell_of_owner(decision);
+    }
+
+    /// An owner whose deployer another one keeps out waits for the key, until a deployer of it is admitted. In the modes that
+    /// let a refused pod in, nobody waits.
+    fn tell_of_owner(&self, decision: &Decision<'_>) {
+        let (Some(statuses), Some(key), Some(owner)) = (&self.statuses, decision.key, decision.owner) else {
+            return;
+        };
+        if !decision.wakes || decision.mode != Mode::Enforce {
+            return;
+        }
+        let (namespace, claim) = (decision.pod.0, key.claim_name());
+        match decision.ruling {
+            Ruling::Admitted => statuses.served(namespace, &claim, &owner.uid),
+            Ruling::Refused(Refusal::DeployerActive(_) | Refusal::DeployerPending(_)) => {
+                let waiting = WaitingOwner {
+                    name: owner.name.clone(),
+                    uid: owner.uid.clone(),
+                    kind: owner.kind.clone(),
+                    api_version: owner.api_version.clone(),
+                    ordinal: decision.ordinal,
+                    ..WaitingOwner::default()
+                };
+                statuses.waits(namespace, &claim, waiting);
+            }
+            Ruling::Refused(_) | Ruling::NameExists | Ruling::Undecided(_) => {}
         }
     }
 

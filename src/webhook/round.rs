@@ -111,7 +111,12 @@ impl<'a, S: Store> Round<'a, S> {
             match self.fate(&mut ticket).await {
                 Fate::Answered(ruling) => {
                     let claim = self.claim.as_ref().map(|claim| claim.object_ref(&()));
-                    ticket.answer(Decided { ruling: *ruling, claim });
+                    let ordinal = ticket.ordinal();
+                    ticket.answer(Decided {
+                        ruling: *ruling,
+                        claim,
+                        ordinal,
+                    });
                 }
                 Fate::LookAgain => {
                     ticket.met_namesake();

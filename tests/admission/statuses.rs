@@ -8,7 +8,10 @@ use deployer_guard::cluster::memory::MemoryStore;
 use deployer_guard::cluster::store::Store;
 use deployer_guard::statuses::Statuses;
 use deployer_guard::telemetry::metrics::Metrics;
+use serde_json::json;
 use tokio::time::sleep;
+
+use crate::world::{OPENSHIFT, Replica, deployer, openshift};
 
 struct Scene {
     store: Arc<MemoryStore>,
@@ -115,4 +118,73 @@ async fn a_phase_that_did_not_change_is_not_written() {
     scene.statuses.changed(&written);
     periods(2).await;
     assert_eq!(scene.claim().await, written);
+}
+
+/// Names of the owners that wait, and their ordinals, as the claim's status says.
+async fn waiting(replica: &Replica) -> Vec<(String, Option<i64>)> {
+    periods(1).await;
+    let status = replica.claim().and_then(|claim| claim.status).unwrap_or_default();
+    let waiting = status.waiting.into_iter();
+    waiting.map(|owner| (owner.name, owner.ordinal)).collect()
+}
+
+/// A replica under a policy with this `wake`, on which `cfg-2` is active and `cfg-3` is refused, twice, and `cfg-1` once.
+async fn kept_out(wake: &str, mode: &str) -> Replica {
+    let replica = Replica::new();
+    let mut policy = openshift(json!({ "mode": mode }));
+    policy["spec"]["owner"]["wake"] = wake.into();
+    policy["metadata"]["generation"] = 2.into();
+    replica.learn(policy);
+    tokio::spawn(Arc::clone(&replica.statuses).run());
+    (1..=3).for_each(|version| replica.rollout(version, "New"));
+    replica.run(OPENSHIFT, &deployer(2, "u2")).await;
+    for (version, uid) in [(3, "u3"), (1, "u1"), (3, "u4")] {
+        replica.ask(OPENSHIFT, &deployer(version, uid)).await;
+    }
+    replica
+}
+
+#[tokio::test(start_paused = true)]
+async fn owners_that_are_kept_out_wait_until_a_pod_of_theirs_is_admitted() {
+    let replica = kept_out("OnRelease", "Enforce").await;
+    let of = |names: &[(&str, i64)]| -> Vec<_> {
+        let names = names.iter();
+        names
+            .map(|(name, ordinal)| ((*name).to_owned(), Some(*ordinal)))
+            .collect()
+    };
+    assert_eq!(waiting(&replica).await, of(&[("cfg-3", 3), ("cfg-1", 1)]));
+    let status = replica.claim().unwrap().status.unwrap();
+    assert_eq!(
+        (
+            &*status.waiting[0].uid,
+            &*status.waiting[0].kind,
+            &*status.waiting[0].api_version
+        ),
+        ("rc-3", "ReplicationController", "v1")
+    );
+    replica.store_pod(&deployer(2, "u2"), "Succeeded");
+    replica.run(OPENSHIFT, &deployer(3, "u5")).await;
+    assert_eq!(waiting(&replica).await, of(&[("cfg-1", 1)]));
+    // A free key does not cure that: whoever is refused for it does not begin to wait.
+    replica.rollout(2, "Complete");
+    replica.store_pod(&deployer(3, "u5"), "Succeeded");
+    replica
+        .ask(OPENSHIFT, &deployer(2, "u6"))
+        .await
+        .refused(409, "AlreadyExists");
+    replica.remove_pod(&deployer(2, "u2"));
+    let answer = replica.ask(OPENSHIFT, &deployer(2, "u7")).await;
+    answer.refused(403, "OwnerNotEligible");
+    assert_eq!(waiting(&replica).await, of(&[("cfg-1", 1)]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_where_nobody_is_woken_or_kept_out() {
+    for (wake, mode) in [("Never", "Enforce"), ("OnRelease", "Warn"), ("OnRelease", "Audit")] {
+        let replica = kept_out(wake, mode).await;
+        assert_eq!(waiting(&replica).await, [], "{wake} {mode}");
+        let rejections = replica.claim().unwrap().status.unwrap().rejections.unwrap();
+        assert_eq!(rejections.count, 3, "{wake} {mode}");
+    }
 }

@@ -16,8 +16,10 @@ pub struct DeployerClaimStatus {
     #[schemars(with = "Phase")]
     pub phase: Option<Phase>,
 
-    /// Owners whose deployers were refused and that wait for the key, one entry for each, newest ordinals first.
+    /// Owners whose deployers were refused because another one was in the way, and that wait for the key: one entry for each, newest
+    /// ordinals first, at most 16. Kept only where the policy says spec.owner.wake: OnRelease.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
     pub waiting: Vec<WaitingOwner>,
 
     /// Refusals for this key.
@@ -63,7 +65,7 @@ pub struct WaitingOwner {
     /// The group and version of the owner.
     pub api_version: String,
 
-    /// The ordinal of the generation that it wants to roll out, if the policy says how it is computed.
+    /// The ordinal of the generation that it wants to roll out, if the policy says how it is computed and it was read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ordinal: Option<i64>,
 
