@@ -47,6 +47,12 @@ impl OwnerNews {
         }
     }
 
+    /// How many owners wait.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Whether there is nothing to write.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -132,6 +132,7 @@ impl<S: Store> Admission<S> {
             request: &request.uid,
             received: call.received,
             policy: (&known.name, known.generation),
+            policy_uid: &known.uid,
             mode: known.mode,
             operation,
             dry_run: request.dry_run.unwrap_or_default(),

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Resource;
 
+use crate::api::DeployerPolicy;
 use crate::api::claim::{Rejection, WaitingOwner};
 use crate::api::policy::Mode;
 use crate::cluster::events::{Events, Notice};
@@ -34,6 +36,8 @@ pub struct Decision<'a> {
     pub received: Instant,
     /// The policy's name and generation.
     pub policy: (&'a str, i64),
+    /// The policy's uid; empty if it was never read.
+    pub policy_uid: &'a str,
     /// What is done with a refusal.
     pub mode: Mode,
     /// CREATE or UPDATE.
@@ -214,14 +218,44 @@ fn notice(decision: &Decision<'_>) -> Notice {
             uid: Some(uid.clone()),
             ..ObjectReference::default()
         });
+    let mut regarding: Vec<_> = owner.into_iter().chain(decision.claim.cloned()).collect();
+    let mut related = holder;
+    if regarding.is_empty() && !decision.policy_uid.is_empty() {
+        regarding.push(policy(decision));
+        // The Event is in another namespace than the pod: who was refused must be said.
+        related.get_or_insert_with(|| refused_pod(decision));
+    }
     Notice {
-        regarding: owner.into_iter().chain(decision.claim.cloned()).collect(),
-        related: holder,
+        regarding,
+        related,
         reason: if decision.mode == Mode::Enforce {
             "DeployerRejected"
         } else {
             "DeployerWouldBeRejected"
         },
         note: decision.answer.text.clone().unwrap_or_default(),
+    }
+}
+
+/// The policy: what a refusal is about that found neither owner nor claim. The pod itself was never in the store.
+fn policy(decision: &Decision<'_>) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(DeployerPolicy::api_version(&()).into_owned()),
+        kind: Some(DeployerPolicy::kind(&()).into_owned()),
+        name: Some(decision.policy.0.to_owned()),
+        uid: Some(decision.policy_uid.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
+/// The pod that was refused, without its uid: each attempt has another one, and equal refusals are one Event.
+fn refused_pod(decision: &Decision<'_>) -> ObjectReference {
+    let (namespace, name, _) = decision.pod;
+    ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("Pod".into()),
+        name: Some(name.to_owned()),
+        namespace: Some(namespace.to_owned()),
+        ..ObjectReference::default()
     }
 }

@@ -4,25 +4,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deployer_guard::api::claim::{ClaimEntry, DeployerClaim, DeployerClaimSpec, Phase, Rejection};
-use deployer_guard::cluster::memory::MemoryStore;
-use deployer_guard::cluster::store::Store;
+use deployer_guard::cluster::store::{Failure, Store};
 use deployer_guard::statuses::Statuses;
 use deployer_guard::telemetry::metrics::Metrics;
 use serde_json::json;
 use tokio::time::sleep;
 
+use crate::faulty::{Fault, FaultyStore, Op};
 use crate::world::{OPENSHIFT, Replica, deployer, openshift};
 
 struct Scene {
-    store: Arc<MemoryStore>,
+    store: Arc<FaultyStore>,
     metrics: Arc<Metrics>,
     statuses: Arc<Statuses>,
 }
 
 impl Scene {
     fn begin() -> Self {
-        let (store, metrics) = (Arc::new(MemoryStore::new()), Arc::new(Metrics::new()));
-        let statuses = Arc::new(Statuses::new(Arc::<MemoryStore>::clone(&store), Arc::clone(&metrics)));
+        let (store, metrics) = (Arc::new(FaultyStore::default()), Arc::new(Metrics::new()));
+        let statuses = Arc::new(Statuses::new(Arc::<FaultyStore>::clone(&store), Arc::clone(&metrics)));
         tokio::spawn(Arc::clone(&statuses).run());
         Self {
             store,
@@ -118,6 +118,72 @@ async fn a_phase_that_did_not_change_is_not_written() {
     scene.statuses.changed(&written);
     periods(2).await;
     assert_eq!(scene.claim().await, written);
+}
+
+impl Scene {
+    /// What the claim counts, and what the metrics say that it does not.
+    async fn counted(&self) -> (i64, String) {
+        let rejections = self.claim().await.status.and_then(|status| status.rejections);
+        let metrics = self.metrics.encode();
+        let dropped = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix("deployer_guard_claim_rejections_dropped_total "));
+        (
+            rejections.unwrap_or_default().count,
+            dropped.unwrap_or_default().to_owned(),
+        )
+    }
+
+    async fn with_claim() -> Self {
+        let scene = Self::begin();
+        let made = scene.store.create_claim("shop", "cfg", DeployerClaimSpec::default());
+        made.await.unwrap();
+        periods(1).await;
+        scene
+    }
+}
+
+/// Whatever becomes of writes whose answers are lost, each refusal is counted once: the next write asks the status for the number
+/// of its batch. `Late` is done after the next period's write was sent, and loses against it.
+#[tokio::test(start_paused = true)]
+async fn a_status_write_whose_answer_was_lost_counts_once() {
+    let late = |after| Fault::Late(Duration::from_millis(after));
+    for faults in [
+        vec![Fault::Lost { done: true }],
+        vec![Fault::Lost { done: false }],
+        vec![late(100)],
+        vec![late(2500)],
+        vec![Fault::Conflict, Fault::Lost { done: true }],
+        vec![Fault::Lost { done: true }, Fault::Conflict],
+        vec![Fault::Lost { done: false }, late(100), Fault::Conflict],
+        vec![late(1500), Fault::Lost { done: false }, Fault::Lost { done: true }],
+    ] {
+        let scene = Scene::with_claim().await;
+        for fault in &faults {
+            scene.store.plan(Op::Status, 1, fault.clone());
+        }
+        for _ in 0..6 {
+            scene.refuse(7);
+            periods(1).await;
+        }
+        periods(4).await;
+        assert_eq!(scene.counted().await, (42, "0".to_owned()), "{faults:?}");
+        assert!(scene.store.count(Op::Status) <= 8 + faults.len(), "{faults:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_can_never_be_written_is_given_up_and_counted() {
+    let scene = Scene::with_claim().await;
+    let broken = Failure::Unreachable("the connection broke".into());
+    scene.store.fail(Op::Claim, broken);
+    scene.refuse(5);
+    periods(40).await;
+    scene.store.heal();
+    assert_eq!(scene.counted().await, (0, "5".to_owned()));
+    scene.refuse(2);
+    periods(2).await;
+    assert_eq!(scene.counted().await, (2, "5".to_owned()));
 }
 
 /// Names of the owners that wait, and their ordinals, as the claim's status says.
