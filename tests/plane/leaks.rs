@@ -1,11 +1,13 @@
 //! Claims of pods that are never stored: what refuses them after admission, and how the key becomes free without anybody's help.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use deployer_guard_testkit::objects::create_pod;
 use deployer_guard_testkit::{Process, until};
+use futures::future::{join_all, try_join_all};
 use k8s_openapi::api::core::v1::ResourceQuota;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -17,7 +19,7 @@ use crate::creators::{
     CONFIG, GIVEN_UP, LATE, assert_never_two, cause, claims, deployer, own_client, settled, unrelated,
     with_short_window, witness,
 };
-use crate::site::{SOON, Scene, Site};
+use crate::site::{SOON, Scene, Site, gated, with_unreachable};
 
 #[test]
 fn an_admitted_pod_whose_name_was_taken_meanwhile_is_given_up_after_the_window() {
@@ -139,6 +141,162 @@ fn a_create_that_a_quota_refuses_costs_its_own_name_nothing_and_other_names_the_
         assert_never_two(&watch.finish().await?);
         Ok(())
     });
+}
+
+/// Other webhooks are asked side by side with ours, and one of them refuses, or must be asked and cannot be reached.
+#[test]
+fn a_create_that_another_webhook_refuses_or_fails_costs_its_own_name_nothing_and_other_names_the_window() {
+    run(async {
+        let scene = Scene::shared("others").await?;
+        let watch = witness(&scene.site.stage.plane, "others").await?;
+        scene.site.open("deny-others");
+        let begun = Instant::now();
+        let refuses = |pod| gated(pod, "deny-others");
+        for (why, code, text) in [
+            ("refuses", 403, "refused by the test's webhook"),
+            ("fails", 500, "failed calling webhook"),
+        ] {
+            for whose in ["same", "other"] {
+                let config = format!("{whose}-{why}");
+                let pod = deployer(&config, "one", &format!("{config}-one"));
+                let pod = if code == 403 {
+                    refuses(pod)
+                } else {
+                    with_unreachable(pod)
+                };
+                let answer = scene.create(&pod).await?;
+                ensure!(
+                    answer.code == code && answer.message().contains(text),
+                    "{config}: {} {}",
+                    answer.code,
+                    answer.message()
+                );
+                let first = format!("{config}-one");
+                scene
+                    .refused(&config, &format!("{config}-two"), "DeployerPending", &first)
+                    .await?;
+            }
+            let config = format!("same-{why}");
+            let answer = scene
+                .create(&deployer(&config, "one", &format!("{config}-one")))
+                .await?;
+            ensure!(answer.is_created(), "{} {}", answer.code, answer.message());
+        }
+        for why in ["refuses", "fails"] {
+            let config = format!("other-{why}");
+            let took = scene
+                .admitted_in_the_end(&config, &format!("{config}-two"), begun)
+                .await?;
+            println!("after a webhook that {why}: another name after {took:.1?}");
+            ensure!(took >= GIVEN_UP, "another name was admitted after {took:?} already");
+            let config = format!("same-{why}");
+            let held = settled(&scene.client, "others", &config, LATE).await?;
+            let holder = held.spec.holder.context("a holder")?;
+            assert_eq!(
+                Some(holder.uid),
+                scene.pods().get(&format!("{config}-one")).await?.metadata.uid
+            );
+        }
+        assert_never_two(&watch.finish().await?);
+        Ok(())
+    });
+}
+
+/// Creates that are sent when the replicas are stopped in the middle of them.
+const INTERRUPTED: usize = 48;
+
+/// The replicas stop between the write of a claim and its answer, for longer than the API servers wait: the answers are late.
+/// Then both are killed, so that nobody remembers since when a pod has been on its way: replicas that start afterwards give it up
+/// by themselves, W + 10 s after the first of them met it.
+#[test]
+fn answers_that_come_too_late_leak_keys_that_replicas_started_afterwards_give_up() {
+    run(async {
+        let site = Site::start(with_short_window()).await?;
+        let scene = Scene::of(&site, "too-late").await?;
+        let watch = witness(&site.stage.plane, "too-late").await?;
+        let leaked = too_late(&scene).await?;
+        let (same, others) = leaked.split_first().context("a leak")?;
+        let answer = scene.create(&deployer(same, "one", &format!("{same}-one"))).await?;
+        ensure!(answer.is_created(), "{} {}", answer.code, answer.message());
+
+        for replica in &site.stage.replicas {
+            replica.webhook.process().restart()?;
+        }
+        for replica in &site.stage.replicas {
+            replica.wait_ready().await?;
+        }
+        let begun = Instant::now();
+        let waited = try_join_all(others.iter().take(8).map(async |config| {
+            let pending = Cell::new(false);
+            until("the key to be free", GIVEN_UP + LATE, async || {
+                let next = deployer(config, "two", &format!("{config}-two"));
+                let answer = scene.create(&next).await?;
+                pending.set(pending.get() || cause(&answer) == "DeployerPending");
+                ensure!(answer.is_created(), "{} {}", answer.code, answer.message());
+                Ok(())
+            })
+            .await?;
+            anyhow::Ok((pending.get(), begun.elapsed()))
+        }))
+        .await?;
+        println!(
+            "{} leaks by late answers; another name, at replicas that started since: {waited:.1?}",
+            leaked.len()
+        );
+        let early = waited.iter().filter(|(pending, took)| *pending && *took < GIVEN_UP);
+        assert_eq!(early.count(), 0, "{waited:?}");
+        ensure!(
+            waited.iter().any(|(pending, _)| *pending),
+            "no leak was met: {waited:?}"
+        );
+        assert_never_two(&watch.finish().await?);
+        Ok(())
+    });
+}
+
+/// Stops both replicas in the middle of many creates until the API servers have given up; the configs whose claims name a
+/// pod that nobody stored. It takes a moment between two steps of a replica, so it is tried until there are two.
+async fn too_late(scene: &Scene<'_>) -> anyhow::Result<Vec<String>> {
+    let stage = &scene.site.stage;
+    for round in 0..10 {
+        let sent = (0..INTERRUPTED).map(|i| {
+            let config = format!("cfg{round}-{i}");
+            let pod = deployer(&config, "one", &format!("{config}-one"));
+            let (client, namespace) = (stage.plane.client(i % 2), scene.namespace);
+            tokio::spawn(async move { (config, create_pod(&client, namespace, &pod).await) })
+        });
+        let sent: Vec<_> = sent.collect();
+        let first = format!("cfg{round}-");
+        while !claims(&scene.client, scene.namespace)
+            .await?
+            .keys()
+            .any(|config| config.starts_with(&first))
+        {}
+        let replicas = || stage.replicas.iter().map(|replica| replica.webhook.process());
+        replicas().try_for_each(Process::pause)?;
+        let answers = join_all(sent).await;
+        replicas().try_for_each(Process::resume)?;
+        for replica in &stage.replicas {
+            replica.wait_ready().await?;
+        }
+        let mut unanswered = HashSet::new();
+        for answer in answers {
+            let (config, answer) = answer?;
+            if !answer.is_ok_and(|answer| answer.is_created()) {
+                unanswered.insert(config);
+            }
+        }
+        let mut leaked: Vec<String> = Vec::new();
+        for (config, claim) in claims(&scene.client, scene.namespace).await? {
+            if !claim.spec.pending.is_empty() && unanswered.contains(&config) {
+                leaked.push(config);
+            }
+        }
+        if leaked.len() >= 2 {
+            return Ok(leaked);
+        }
+    }
+    anyhow::bail!("no answer was late in ten rounds")
 }
 
 /// Whatever was done for a client that hung up: the pod is there and holds, or it is not and the key is free again after

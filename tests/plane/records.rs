@@ -3,6 +3,7 @@
 mod claims;
 mod crowd;
 mod events;
+mod flood;
 mod logs;
 mod metrics;
 mod scrape;

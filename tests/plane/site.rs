@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use deployer_guard::api::claim::DeployerClaim;
 use deployer_guard_testkit::objects::{Answer, create_pod, create_pod_with, make_namespace, set_phase};
-use deployer_guard_testkit::{Stage, StageBuilder, http_get, until};
+use deployer_guard_testkit::{Balancer, Stage, StageBuilder, http_get, until};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams};
 use kube::{Client, ResourceExt};
@@ -21,6 +21,10 @@ use crate::own_webhook::{OwnWebhook, call_for};
 
 /// A pod with this label is held by a gate of that name, after deployer-guard has answered, until the gate is opened.
 const GATE: &str = "test/gate";
+/// Gates with this prefix, once open, lead nowhere: the pod is refused.
+const DENY: &str = "deny-";
+/// A pod with this label is refused because a webhook that has to be asked about it cannot be reached.
+const UNREACHABLE: &str = "test/unreachable";
 /// How long a claim may take to show what was just done.
 pub(crate) const SOON: Duration = Duration::from_secs(4);
 
@@ -31,6 +35,8 @@ pub(crate) struct Site {
     pub(crate) stage: Stage,
     open: Arc<watch::Sender<HashSet<String>>>,
     _gates: OwnWebhook,
+    /// Closes each connection at once.
+    _nobody: Balancer,
 }
 
 impl Site {
@@ -46,7 +52,7 @@ impl Site {
                     .as_str()
                     .unwrap_or_default();
                 gates.wait_for(|open| open.contains(gate)).await?;
-                Ok(true)
+                Ok(!gate.starts_with(DENY))
             })
         })?;
         let probe = gated(unrelated("probe"), "probe");
@@ -54,10 +60,17 @@ impl Site {
             webhook.calls()
         })
         .await?;
+        let nobody = Balancer::start([]).await?;
+        let probe = with_unreachable(unrelated("probe"));
+        call_for(&stage.plane, &stage.pki, nobody.address(), UNREACHABLE, &probe, || {
+            nobody.refused()
+        })
+        .await?;
         Ok(Self {
             stage,
             open,
             _gates: webhook,
+            _nobody: nobody,
         })
     }
 
@@ -71,6 +84,12 @@ impl Site {
 /// A pod that the gate of this name holds.
 pub(crate) fn gated(mut pod: Value, gate: &str) -> Value {
     pod["metadata"]["labels"][GATE] = json!(gate);
+    pod
+}
+
+/// A pod that a webhook which cannot be reached would have to be asked about.
+pub(crate) fn with_unreachable(mut pod: Value) -> Value {
+    pod["metadata"]["labels"][UNREACHABLE] = json!("");
     pod
 }
 

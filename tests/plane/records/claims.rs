@@ -3,10 +3,11 @@
 use anyhow::ensure;
 use deployer_guard_testkit::until;
 use kube::Resource;
+use serde_json::json;
 
 use super::held;
 use crate::common::{OPENSHIFT_NAME, run};
-use crate::scene::SOON;
+use crate::scene::{SOON, Scene, openshift_policy};
 
 #[test]
 fn kubectl_get_deployerclaims_says_who_holds_what() {
@@ -97,6 +98,46 @@ fn short_names_work_and_kubectl_explain_describes_each_field() {
             ])
             .await?;
         ensure!(!printed.contains("<no description>"), "{printed}");
+        Ok(())
+    });
+}
+
+#[test]
+fn owners_that_are_kept_out_are_listed_as_waiting_until_a_deployer_of_theirs_is_admitted() {
+    run(async {
+        let name = "records-waiting";
+        let policy = openshift_policy(name, (name, "yes"), &json!({ "owner": { "wake": "OnRelease" } }))?;
+        let scene = Scene::under(&[policy], name).await?;
+        let begun = async |version| {
+            let (_, mut pod) = scene.begun("cfg", version).await?;
+            pod["metadata"]["labels"][name] = json!("yes");
+            anyhow::Ok(pod)
+        };
+        let waiting = async |expected: &[(&str, Option<i64>)]| {
+            until("the claim's status to be written", SOON, async || {
+                let status = scene.claim().await?.status.unwrap_or_default();
+                let waiting = status.waiting.iter();
+                let waiting: Vec<_> = waiting.map(|owner| (owner.name.as_str(), owner.ordinal)).collect();
+                ensure!(waiting == expected, "{waiting:?}");
+                Ok(status.waiting)
+            })
+            .await
+        };
+        scene.admits(&begun(2).await?).await?;
+        let (older, newer) = (begun(1).await?, begun(3).await?);
+        for _ in 0..2 {
+            scene.refuses(&older, "DeployerActive").await?;
+            scene.refuses(&newer, "DeployerActive").await?;
+        }
+        let owners = waiting(&[("cfg-3", Some(3)), ("cfg-1", Some(1))]).await?;
+        assert_eq!(owners[0].uid, newer["metadata"]["ownerReferences"][0]["uid"]);
+        assert_eq!(
+            (&*owners[0].kind, &*owners[0].api_version),
+            ("ReplicationController", "v1")
+        );
+        scene.set_phase("cfg-2-deploy", "Succeeded").await?;
+        scene.admits(&newer).await?;
+        waiting(&[("cfg-1", Some(1))]).await?;
         Ok(())
     });
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::held;
 use crate::common::run;
-use crate::scene::{SOON, Scene};
+use crate::scene::{SOON, Scene, pod, policy};
 
 /// Waits for so many observations of refusals of a kind of object; gives their Events.
 async fn rejections(scene: &Scene, kind: &str, observed: i32) -> anyhow::Result<Vec<Event>> {
@@ -125,6 +125,45 @@ fn refusals_of_different_pods_by_one_holder_are_different_events() {
                 .sum();
             assert_eq!(count, 4, "{pod}");
         }
+        Ok(())
+    });
+}
+
+/// Neither owner nor claim can be found for such a pod, and the pod never was in the store. Events of what has no namespace are
+/// in `default`.
+#[test]
+fn a_refusal_without_owner_and_claim_is_an_event_on_the_policy() {
+    run(async {
+        let name = "records-policy";
+        let scene = Scene::under(&[policy(name, &json!({}))], name).await?;
+        for _ in 0..3 {
+            scene
+                .refuses(&pod("nobody", &[("scene", name)]), "IdentityInvalid")
+                .await?;
+        }
+        let api: Api<Event> = Api::namespaced(scene.client.clone(), "default");
+        until("three refusals on the policy", SOON, async || {
+            let events = api.list(&ListParams::default()).await?.items;
+            let of_it = events.iter().filter(|event| {
+                let regarding = event.regarding.as_ref();
+                regarding
+                    .is_some_and(|it| it.kind.as_deref() == Some("DeployerPolicy") && it.name.as_deref() == Some(name))
+            });
+            let mut count = 0;
+            for event in of_it {
+                let pod = event.related.clone().unwrap_or_default();
+                ensure!(
+                    pod.namespace.as_deref() == Some(name) && pod.name.as_deref() == Some("nobody"),
+                    "{pod:?}"
+                );
+                count += event.series.as_ref().map_or(1, |series| series.count);
+            }
+            ensure!(count == 3, "{count} so far");
+            Ok(())
+        })
+        .await?;
+        let described = scene.kubectl(&["describe", "deployerpolicy", name]).await?.1;
+        ensure!(described.contains("DeployerRejected"), "{described}");
         Ok(())
     });
 }
