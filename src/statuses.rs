@@ -1,10 +1,13 @@
-//! Writes the status of claims, in the background: the phase, and who was refused.
+//! Writes the status of claims, in the background: the phase, who was refused, and which owners wait.
 //!
 //! What comes in within a second is written together: at most one write a second for each claim, and none in the way of a
-//! decision. What has to be dropped is counted.
+//! decision. What has to be dropped is counted, and what is written is counted once: a batch whose answer was lost is known
+//! again in the status by its number.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,9 +15,9 @@ use futures::{StreamExt, stream};
 use kube::ResourceExt;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::api::claim::{DeployerClaim, Rejection};
+use crate::api::claim::{Batch, DeployerClaim, Rejection, WaitingOwner};
 use crate::cluster::store::{Store, WriteError};
-use crate::domain::claim_status::{Unwritten, updated};
+use crate::domain::claim_status::{Unwritten, holds, updated};
 use crate::telemetry::metrics::Metrics;
 
 /// How often what came in is written.
@@ -37,8 +40,19 @@ struct Place {
 
 #[derive(Debug, Default)]
 struct Due {
+    /// What came in since.
     unwritten: Unwritten,
+    /// What may be written or not. It is sent again as it is, before anything newer.
+    in_doubt: Option<InDoubt>,
     tries: u32,
+}
+
+#[derive(Debug)]
+struct InDoubt {
+    batch: Batch,
+    unwritten: Unwritten,
+    /// An answer was lost before.
+    sent_before: bool,
 }
 
 /// Takes in what the status of claims should say.
@@ -46,6 +60,9 @@ pub struct Statuses {
     store: Arc<dyn Store>,
     due: Mutex<HashMap<Place, Due>>,
     metrics: Arc<Metrics>,
+    /// This run of this replica.
+    writer: String,
+    batches: AtomicI64,
 }
 
 impl Statuses {
@@ -56,33 +73,47 @@ impl Statuses {
             store,
             due: Mutex::default(),
             metrics,
+            writer: writer(),
+            batches: AtomicI64::new(1),
         }
     }
 
     /// The claim's spec was written: its phase may have changed. Waits for nothing.
     pub fn changed(&self, claim: &DeployerClaim) {
-        self.note(&claim.namespace().unwrap_or_default(), &claim.name_any(), None);
+        self.note(&claim.namespace().unwrap_or_default(), &claim.name_any(), |_| {});
     }
 
     /// A deployer was refused for the key of this claim. Waits for nothing.
     pub fn refused(&self, namespace: &str, claim: &str, rejection: Rejection) {
-        self.note(namespace, claim, Some(rejection));
+        self.note(namespace, claim, |unwritten| unwritten.add(rejection));
     }
 
-    fn note(&self, namespace: &str, name: &str, rejection: Option<Rejection>) {
+    /// An owner waits for the key of this claim. Waits for nothing.
+    pub fn waits(&self, namespace: &str, claim: &str, owner: WaitingOwner) {
+        self.note(namespace, claim, |unwritten| unwritten.owners.waits(owner));
+    }
+
+    /// A deployer of the owner with this uid was given the key of this claim. Waits for nothing.
+    pub fn served(&self, namespace: &str, claim: &str, owner: &str) {
+        self.note(namespace, claim, |unwritten| unwritten.owners.served(owner));
+    }
+
+    fn note(&self, namespace: &str, name: &str, add: impl FnOnce(&mut Unwritten)) {
         let mut due = self.lock();
         let full = due.len() >= MAX_CLAIMS;
         let due = match due.entry(Place {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         }) {
-            Entry::Vacant(_) if full => return self.metrics.status_dropped(u64::from(rejection.is_some())),
+            Entry::Vacant(_) if full => {
+                let mut lost = Unwritten::default();
+                add(&mut lost);
+                return self.count_dropped(&lost);
+            }
             Entry::Vacant(place) => place.insert(Due::default()),
             Entry::Occupied(due) => due.into_mut(),
         };
-        if let Some(rejection) = rejection {
-            due.unwritten.add(rejection);
-        }
+        add(&mut due.unwritten);
     }
 
     /// Writes what came in, once a second, for ever.
@@ -98,41 +129,76 @@ impl Statuses {
         }
     }
 
-    async fn settle(&self, place: Place, due: Due) {
-        match timeout(CALL_TIMEOUT, self.write(&place, &due.unwritten)).await {
-            Ok(Written::Done) => {}
-            Ok(Written::Again) | Err(_) if due.tries < MAX_TRIES => self.put_back(place, due),
-            Ok(Written::Again | Written::Gone) | Err(_) => self.drop_due(&due),
+    async fn settle(&self, place: Place, mut due: Due) {
+        let mut sent = due.in_doubt.take().unwrap_or_else(|| InDoubt {
+            batch: self.next_batch(),
+            unwritten: std::mem::take(&mut due.unwritten),
+            sent_before: false,
+        });
+        let written = timeout(CALL_TIMEOUT, self.write(&place, &sent)).await;
+        match written.unwrap_or(Written::Perhaps) {
+            Written::Done => due.tries = 0,
+            Written::No if due.tries < MAX_TRIES && !sent.sent_before => {
+                due.tries += 1;
+                due.unwritten.take_back(sent.unwritten);
+            }
+            Written::No | Written::Perhaps if due.tries < MAX_TRIES => {
+                due.tries += 1;
+                sent.sent_before = true;
+                due.in_doubt = Some(sent);
+            }
+            Written::No | Written::Perhaps | Written::Never => {
+                self.count_dropped(&sent.unwritten);
+                self.count_dropped(&due.unwritten);
+                return;
+            }
+        }
+        if due.in_doubt.is_some() || !due.unwritten.is_empty() || due.tries > 0 {
+            self.put_back(place, due);
         }
     }
 
-    async fn write(&self, place: &Place, unwritten: &Unwritten) -> Written {
+    async fn write(&self, place: &Place, sent: &InDoubt) -> Written {
         let claim = match self.store.claim(&place.namespace, &place.name).await {
             Ok(Some(claim)) => claim,
-            Ok(None) => return Written::Gone,
-            Err(_) => return Written::Again,
+            Ok(None) => return Written::Never,
+            Err(_) => return Written::No,
         };
-        let status = updated(claim.status.as_ref(), &claim.spec, unwritten);
+        if sent.sent_before && holds(claim.status.as_ref(), &sent.batch) {
+            return Written::Done;
+        }
+        let status = updated(claim.status.as_ref(), &claim.spec, &sent.unwritten, &sent.batch);
         if claim.status.as_ref() == Some(&status) {
             return Written::Done;
         }
         match self.store.update_claim_status(&claim, status).await {
             Ok(()) => Written::Done,
             // A namespace that is being deleted takes no writes; there is nobody left to read them.
-            Err(WriteError::Refused(_)) => Written::Gone,
-            Err(WriteError::Conflict | WriteError::Shed(_) | WriteError::Unknown(_)) => Written::Again,
+            Err(WriteError::Refused(_)) => Written::Never,
+            Err(WriteError::Conflict | WriteError::Shed(_)) => Written::No,
+            Err(WriteError::Unknown(_)) => Written::Perhaps,
+        }
+    }
+
+    fn next_batch(&self) -> Batch {
+        Batch {
+            writer: self.writer.clone(),
+            number: self.batches.fetch_add(1, Ordering::Relaxed),
+            ..Batch::default()
         }
     }
 
     fn put_back(&self, place: Place, older: Due) {
         let mut due = self.lock();
         let now = due.entry(place).or_default();
-        now.tries = older.tries + 1;
+        now.tries = older.tries;
+        now.in_doubt = older.in_doubt;
         now.unwritten.take_back(older.unwritten);
     }
 
-    fn drop_due(&self, due: &Due) {
-        self.metrics.status_dropped(due.unwritten.count.unsigned_abs());
+    fn count_dropped(&self, lost: &Unwritten) {
+        self.metrics.status_dropped(lost.count.unsigned_abs());
+        self.metrics.waiting_dropped(lost.owners.waiting() as u64);
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Place, Due>> {
@@ -143,8 +209,16 @@ impl Statuses {
 /// What a write came to.
 enum Written {
     Done,
-    /// The claim changed, or the API server did not answer: in the next period.
-    Again,
+    /// It was not written now: the claim changed, or could not be read. In the next period.
+    No,
+    /// Its answer was lost: in the next period, as the same batch.
+    Perhaps,
     /// The claim is gone, or may not be written.
-    Gone,
+    Never,
+}
+
+/// A name that no other run of a replica has. A number that begins anew with each run needs it: a replica keeps its name over a
+/// restart.
+fn writer() -> String {
+    format!("{:016x}", RandomState::new().hash_one(std::process::id()))
 }

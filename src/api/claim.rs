@@ -5,7 +5,7 @@
 
 mod status;
 
-pub use status::{DeployerClaimStatus, Phase, Rejection, Rejections, WaitingOwner};
+pub use status::{Batch, DeployerClaimStatus, Phase, Rejection, Rejections, WaitingOwner};
 
 use jiff::Timestamp;
 use kube::CustomResource;

@@ -80,11 +80,11 @@ impl Events {
         (Self { queue: sender, metrics }, receiver)
     }
 
-    /// Takes a notice, or drops and counts it.
+    /// Takes a notice, or drops it and counts the Events that it would have become.
     pub fn take(&self, notice: Notice) {
-        // A refusal without owner and claim has nothing that an Event could be about.
-        if notice.regarding.is_empty() || self.queue.try_send(notice).is_err() {
-            self.metrics.event(EventResult::Dropped);
+        let events = notice.regarding.len();
+        if self.queue.try_send(notice).is_err() {
+            (0..events).for_each(|_| self.metrics.event(EventResult::Dropped));
         }
     }
 }
@@ -106,6 +106,11 @@ impl Publisher {
         while let Some(mut notice) = self.queue.recv().await {
             truncate(&mut notice.note, MAX_NOTE);
             for regarding in &notice.regarding {
+                // What waits for a namespace that ends is not asked for one by one.
+                if self.recorder.is_ending(regarding) {
+                    self.metrics.event(EventResult::Failed);
+                    continue;
+                }
                 sleep_until(self.pace.next(Instant::now())).await;
                 let published = timeout(CALL_TIMEOUT, self.recorder.publish(&notice, regarding));
                 match published

@@ -1,21 +1,27 @@
 //! What a claim's status says, from its spec and what was refused since it was last written.
 
 use super::answer::truncate;
-use crate::api::claim::{DeployerClaimSpec, DeployerClaimStatus, Phase, Rejection};
+use super::waiting::OwnerNews;
+use crate::api::claim::{Batch, DeployerClaimSpec, DeployerClaimStatus, Phase, Rejection};
 
 /// A claim's status keeps this many refusals, newest first.
 pub const MAX_RECENT: usize = 10;
 
+/// A claim's status remembers the last batch of this many writers: each that could have a write on its way.
+pub const MAX_WRITERS: usize = 16;
+
 /// Longest text of a refusal in a claim's status, in bytes.
 pub const MAX_MESSAGE: usize = 1000;
 
-/// Refusals for one key that its claim's status does not hold yet.
+/// What happened to one key that its claim's status does not hold yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unwritten {
-    /// How many there were.
+    /// How many refusals there were.
     pub count: i64,
     /// The last of them, newest first, at most [`MAX_RECENT`].
     pub recent: Vec<Rejection>,
+    /// Owners that wait, or wait no more.
+    pub owners: OwnerNews,
 }
 
 impl Unwritten {
@@ -27,11 +33,18 @@ impl Unwritten {
         self.recent.truncate(MAX_RECENT);
     }
 
+    /// Whether there is nothing to write.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0 && self.owners.is_empty()
+    }
+
     /// Takes back what could not be written: it is older than what is here.
     pub fn take_back(&mut self, older: Self) {
         self.count += older.count;
         self.recent.extend(older.recent);
         self.recent.truncate(MAX_RECENT);
+        self.owners.take_back(older.owners);
     }
 }
 
@@ -45,15 +58,30 @@ pub fn phase(spec: &DeployerClaimSpec) -> Phase {
     }
 }
 
-/// The status with this added. Everything else in it stays.
+/// Whether a status holds a batch already.
+///
+/// A write whose answer was lost may have been done, and may still be done: it is sent again as the same batch, conditional on
+/// the version that was asked this. So it counts once.
+#[must_use]
+pub fn holds(status: Option<&DeployerClaimStatus>, batch: &Batch) -> bool {
+    let batches = status
+        .and_then(|status| status.rejections.as_ref())
+        .map(|it| &it.batches);
+    let mut batches = batches.into_iter().flatten();
+    batches.any(|held| held.writer == batch.writer && held.number >= batch.number)
+}
+
+/// The status with this added, as that batch. Everything else in it stays.
 #[must_use]
 pub fn updated(
     status: Option<&DeployerClaimStatus>,
     spec: &DeployerClaimSpec,
     unwritten: &Unwritten,
+    batch: &Batch,
 ) -> DeployerClaimStatus {
     let mut status = status.cloned().unwrap_or_default();
     status.phase = Some(phase(spec));
+    unwritten.owners.apply(&mut status.waiting);
     if unwritten.count > 0 {
         let rejections = status.rejections.get_or_insert_default();
         rejections.count += unwritten.count;
@@ -62,6 +90,9 @@ pub fn updated(
             .recent
             .sort_by_key(|rejection| std::cmp::Reverse(rejection.time));
         rejections.recent.truncate(MAX_RECENT);
+        rejections.batches.retain(|held| held.writer != batch.writer);
+        rejections.batches.insert(0, batch.clone());
+        rejections.batches.truncate(MAX_WRITERS);
     }
     status
 }
@@ -86,6 +117,40 @@ mod tests {
             uid: uid.into(),
             ..ClaimEntry::default()
         }
+    }
+
+    fn batch(writer: &str, number: i64) -> Batch {
+        Batch {
+            writer: writer.into(),
+            number,
+            ..Batch::default()
+        }
+    }
+
+    #[test]
+    fn a_batch_is_held_from_its_write_on_whoever_else_writes() {
+        let mut one = Unwritten::default();
+        one.add(rejection(1));
+        let write = |status: Option<&DeployerClaimStatus>, batch: &Batch| {
+            updated(status, &DeployerClaimSpec::default(), &one, batch)
+        };
+        assert!(!holds(None, &batch("a", 1)));
+        let mut status = write(None, &batch("a", 4));
+        for (writer, number, expected) in [("a", 4, true), ("a", 3, true), ("a", 5, false), ("b", 4, false)] {
+            assert_eq!(
+                holds(Some(&status), &batch(writer, number)),
+                expected,
+                "{writer} {number}"
+            );
+        }
+        for other in 1..MAX_WRITERS {
+            status = write(Some(&status), &batch(&format!("other-{other}"), 9));
+            status = write(Some(&status), &batch(&format!("other-{other}"), 10));
+        }
+        assert!(holds(Some(&status), &batch("a", 4)));
+        status = write(Some(&status), &batch("one too many", 1));
+        assert!(!holds(Some(&status), &batch("a", 4)));
+        assert_eq!(status.rejections.unwrap().batches.len(), MAX_WRITERS);
     }
 
     #[test]
@@ -136,7 +201,7 @@ mod tests {
             }),
             ..DeployerClaimStatus::default()
         };
-        let status = updated(Some(&before), &DeployerClaimSpec::default(), &later);
+        let status = updated(Some(&before), &DeployerClaimSpec::default(), &later, &batch("a", 1));
         let rejections = status.rejections.unwrap();
         assert_eq!(rejections.count, 36);
         assert_eq!(rejections.recent.len(), MAX_RECENT);
@@ -152,7 +217,8 @@ mod tests {
     fn nothing_but_phase_and_rejections_changes() {
         let mut before = DeployerClaimStatus::default();
         before.unknown.insert("newer".into(), 1.into());
-        let after = updated(Some(&before), &DeployerClaimSpec::default(), &Unwritten::default());
+        let (spec, nothing) = (DeployerClaimSpec::default(), Unwritten::default());
+        let after = updated(Some(&before), &spec, &nothing, &batch("a", 1));
         assert_eq!(
             after,
             DeployerClaimStatus {

@@ -6,6 +6,7 @@
 //! - [`sighting`]: what a live read of a pod found; the one notion of *active*
 //! - [`claim`]: the transitions of a claim
 //! - [`claim_status`]: what a claim's status shows to people
+//! - [`waiting`]: owners that wait for a key
 //! - [`admission`]: the decision on one CREATE
 //! - [`standpoint`]: what an owner says of its deployer
 //! - [`pursuit`]: how long an admitted pod is believed to be on its way
@@ -23,3 +24,4 @@ pub mod pursuit;
 pub mod refusal;
 pub mod sighting;
 pub mod standpoint;
+pub mod waiting;

@@ -14,7 +14,7 @@ pub use matching::Mismatch;
 pub use owner::{OwnerError, OwnerReference, OwnerRule};
 
 use super::expression::{Expression, ExpressionError, Keys, Reads, Scope};
-use crate::api::policy::{FailurePolicy, Leftovers, Mode, OlderGenerations, Reruns, Scope as KeyScope};
+use crate::api::policy::{FailurePolicy, Leftovers, Mode, OlderGenerations, Reruns, Scope as KeyScope, Wake};
 use identity::Source;
 use matching::Condition;
 use selector::Selector;
@@ -151,6 +151,12 @@ impl Policy {
     #[must_use]
     pub fn needs_owner(&self) -> bool {
         self.owner.is_some()
+    }
+
+    /// Whether owners that were refused are woken when the key becomes free.
+    #[must_use]
+    pub fn wakes_owners(&self) -> bool {
+        self.owner.as_ref().is_some_and(|owner| owner.wake == Wake::OnRelease)
     }
 
     /// What the policy asks of the owner.

@@ -35,9 +35,9 @@ pub struct DecisionLabels {
 pub enum EventResult {
     /// The API server has it.
     Published,
-    /// The queue was full.
+    /// The queue was full, or there was nothing that it could be about.
     Dropped,
-    /// The API server refused it or could not be reached.
+    /// The API server refused it, could not be reached, or its answer was lost; or the namespace is ending.
     Failed,
 }
 
@@ -79,6 +79,7 @@ pub struct Metrics {
     pending_confirmed: Counter,
     pending_dropped: Counter,
     statuses_dropped: Counter,
+    waiting_dropped: Counter,
     certificate_not_after: Gauge,
     certificate_reload_failures: Counter,
 }
@@ -114,6 +115,7 @@ impl Metrics {
             pending_confirmed: Counter::default(),
             pending_dropped: Counter::default(),
             statuses_dropped: Counter::default(),
+            waiting_dropped: Counter::default(),
             certificate_not_after: Gauge::default(),
             certificate_reload_failures: Counter::default(),
         };
@@ -170,6 +172,11 @@ impl Metrics {
             "claim_rejections_dropped",
             "Refusals that a claim's status will not show: the claim is gone, or too many waited",
             self.statuses_dropped.clone(),
+        );
+        own.register(
+            "claim_waiting_dropped",
+            "Refused owners that a claim's status will not show as waiting, so that nobody wakes them",
+            self.waiting_dropped.clone(),
         );
         own.register(
             "certificate_not_after_seconds",
@@ -256,6 +263,11 @@ impl Metrics {
     /// So many refusals will not be shown by their claim's status.
     pub fn status_dropped(&self, refusals: u64) {
         self.statuses_dropped.inc_by(refusals);
+    }
+
+    /// So many owners that wait will not be shown by their claim's status.
+    pub fn waiting_dropped(&self, owners: u64) {
+        self.waiting_dropped.inc_by(owners);
     }
 
     /// Says when the serving certificate expires, in seconds since the Unix epoch.

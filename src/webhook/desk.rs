@@ -186,6 +186,7 @@ impl From<Undecided> for Decided {
         Self {
             ruling: Ruling::Undecided(why),
             claim: None,
+            ordinal: None,
         }
     }
 }

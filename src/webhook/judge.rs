@@ -52,6 +52,8 @@ pub struct Judgement {
     pub generation: Option<String>,
     /// Its owner, where the policy asks for one.
     pub owner: Option<OwnerReference>,
+    /// The ordinal of its generation, where it was read.
+    pub ordinal: Option<i64>,
     /// The claim of the key, where there is one.
     pub claim: Option<ObjectReference>,
     /// CREATE or UPDATE.
@@ -99,6 +101,7 @@ impl Judgement {
             key,
             generation: None,
             owner: None,
+            ordinal: None,
             claim: None,
             operation,
         }
@@ -186,7 +189,7 @@ impl<S: Store> Judge<S> {
         };
         let (key, generation) = (question.key.clone(), question.candidate.generation.clone());
         let refused_elsewhere = self.refused_by_others(policies, &question, request, object).await;
-        let Decided { ruling, claim } = match refused_elsewhere {
+        let Decided { ruling, claim, ordinal } = match refused_elsewhere {
             Some(refusal) => {
                 return Judgement {
                     owner,
@@ -198,6 +201,7 @@ impl<S: Store> Judge<S> {
         Judgement {
             generation,
             owner,
+            ordinal,
             claim,
             ..Judgement::new(pod, "CREATE", ruling, Some(key))
         }

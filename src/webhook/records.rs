@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Resource;
 
-use crate::api::claim::Rejection;
+use crate::api::DeployerPolicy;
+use crate::api::claim::{Rejection, WaitingOwner};
 use crate::api::policy::Mode;
 use crate::cluster::events::{Events, Notice};
 use crate::domain::admission::Ruling;
@@ -34,6 +36,8 @@ pub struct Decision<'a> {
     pub received: Instant,
     /// The policy's name and generation.
     pub policy: (&'a str, i64),
+    /// The policy's uid; empty if it was never read.
+    pub policy_uid: &'a str,
     /// What is done with a refusal.
     pub mode: Mode,
     /// CREATE or UPDATE.
@@ -48,8 +52,12 @@ pub struct Decision<'a> {
     pub key: Option<&'a Key>,
     /// Its generation, where the policy knows generations.
     pub generation: Option<&'a str>,
+    /// The ordinal of that generation, where it was read.
+    pub ordinal: Option<i64>,
     /// Its owner.
     pub owner: Option<&'a OwnerReference>,
+    /// The policy has owners that wait woken when the key becomes free.
+    pub wakes: bool,
     /// The claim, where there is one.
     pub claim: Option<&'a ObjectReference>,
     /// What was decided.
@@ -102,9 +110,40 @@ impl Records {
             took,
         );
         log(decision, took);
-        if let (Some(_), false) = (refusal(decision.ruling), decision.dry_run) {
+        if decision.dry_run {
+            return;
+        }
+        if refusal(decision.ruling).is_some() {
             self.events.take(notice(decision));
             self.tell_claim(decision);
+        }
+        self.tell_of_owner(decision);
+    }
+
+    /// An owner whose deployer another one keeps out waits for the key, until a deployer of it is admitted. In the modes that
+    /// let a refused pod in, nobody waits.
+    fn tell_of_owner(&self, decision: &Decision<'_>) {
+        let (Some(statuses), Some(key), Some(owner)) = (&self.statuses, decision.key, decision.owner) else {
+            return;
+        };
+        if !decision.wakes || decision.mode != Mode::Enforce {
+            return;
+        }
+        let (namespace, claim) = (decision.pod.0, key.claim_name());
+        match decision.ruling {
+            Ruling::Admitted => statuses.served(namespace, &claim, &owner.uid),
+            Ruling::Refused(Refusal::DeployerActive(_) | Refusal::DeployerPending(_)) => {
+                let waiting = WaitingOwner {
+                    name: owner.name.clone(),
+                    uid: owner.uid.clone(),
+                    kind: owner.kind.clone(),
+                    api_version: owner.api_version.clone(),
+                    ordinal: decision.ordinal,
+                    ..WaitingOwner::default()
+                };
+                statuses.waits(namespace, &claim, waiting);
+            }
+            Ruling::Refused(_) | Ruling::NameExists | Ruling::Undecided(_) => {}
         }
     }
 
@@ -179,14 +218,44 @@ fn notice(decision: &Decision<'_>) -> Notice {
             uid: Some(uid.clone()),
             ..ObjectReference::default()
         });
+    let mut regarding: Vec<_> = owner.into_iter().chain(decision.claim.cloned()).collect();
+    let mut related = holder;
+    if regarding.is_empty() && !decision.policy_uid.is_empty() {
+        regarding.push(policy(decision));
+        // The Event is in another namespace than the pod: who was refused must be said.
+        related.get_or_insert_with(|| refused_pod(decision));
+    }
     Notice {
-        regarding: owner.into_iter().chain(decision.claim.cloned()).collect(),
-        related: holder,
+        regarding,
+        related,
         reason: if decision.mode == Mode::Enforce {
             "DeployerRejected"
         } else {
             "DeployerWouldBeRejected"
         },
         note: decision.answer.text.clone().unwrap_or_default(),
+    }
+}
+
+/// The policy: what a refusal is about that found neither owner nor claim. The pod itself was never in the store.
+fn policy(decision: &Decision<'_>) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(DeployerPolicy::api_version(&()).into_owned()),
+        kind: Some(DeployerPolicy::kind(&()).into_owned()),
+        name: Some(decision.policy.0.to_owned()),
+        uid: Some(decision.policy_uid.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
+/// The pod that was refused, without its uid: each attempt has another one, and equal refusals are one Event.
+fn refused_pod(decision: &Decision<'_>) -> ObjectReference {
+    let (namespace, name, _) = decision.pod;
+    ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("Pod".into()),
+        name: Some(name.to_owned()),
+        namespace: Some(namespace.to_owned()),
+        ..ObjectReference::default()
     }
 }

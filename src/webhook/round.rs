@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::{Either, join, join_all, join3, select};
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use kube::Resource;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::desk::passed;
 use super::guess::Guess;
@@ -40,6 +41,8 @@ pub(super) struct Round<'a, S> {
     strangers: Option<Vec<Stranger>>,
 }
 
+/// How long a refusal waits for the read of its owner that is under way, where the policy has owners woken.
+const ORDINAL: Duration = Duration::from_millis(50);
 /// Pods that one request reads at a time.
 const PODS_AT_A_TIME: usize = 16;
 
@@ -111,7 +114,12 @@ impl<'a, S: Store> Round<'a, S> {
             match self.fate(&mut ticket).await {
                 Fate::Answered(ruling) => {
                     let claim = self.claim.as_ref().map(|claim| claim.object_ref(&()));
-                    ticket.answer(Decided { ruling: *ruling, claim });
+                    let ordinal = ticket.ordinal();
+                    ticket.answer(Decided {
+                        ruling: *ruling,
+                        claim,
+                        ordinal,
+                    });
                 }
                 Fate::LookAgain => {
                     ticket.met_namesake();
@@ -172,9 +180,15 @@ impl<'a, S: Store> Round<'a, S> {
         let standpoint = match timeout_at(horizon, reads).await.map_err(timed_out)? {
             Either::Left((read, standpoint)) => {
                 self.take_in(read)?;
-                // Where the claim and the holder settle it, a slow owner keeps nobody waiting.
-                if tickets.front().is_some_and(|ticket| self.is_settled(ticket)) {
-                    None
+                // Where the claim and the holder settle it, a slow owner keeps nobody waiting. One that will be listed as waiting is
+                // given a moment: its ordinal is its place in that list.
+                if let Some(ticket) = tickets.front().filter(|ticket| self.is_settled(ticket)) {
+                    let moment = if ticket.question.policy.wakes_owners() {
+                        ORDINAL
+                    } else {
+                        Duration::ZERO
+                    };
+                    timeout(moment, standpoint).await.ok().flatten()
                 } else {
                     timeout_at(horizon, standpoint).await.ok().flatten()
                 }

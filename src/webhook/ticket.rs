@@ -47,6 +47,8 @@ pub struct Decided {
     pub ruling: Ruling,
     /// The claim, where there is one.
     pub claim: Option<ObjectReference>,
+    /// The ordinal of the candidate's generation, where it was read: not every refusal needs it.
+    pub ordinal: Option<i64>,
 }
 
 /// A question, what was learnt for it alone, and whom to answer.
@@ -90,6 +92,14 @@ impl Ticket {
     /// What the owner said belongs to one round: a new one asks it again.
     pub(super) fn begin_again(&mut self) {
         self.standpoint.clone_from(&self.question.standpoint);
+    }
+
+    /// The ordinal of the candidate's generation, where it was read.
+    pub(super) fn ordinal(&self) -> Option<i64> {
+        match self.standpoint {
+            Some(Standpoint::Eligible { ordinal, .. }) => ordinal,
+            Some(Standpoint::Refused(_)) | None => None,
+        }
     }
 
     pub(super) fn answer(self, decided: Decided) {

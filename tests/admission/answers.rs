@@ -92,6 +92,31 @@ async fn a_refusal_names_the_holder_and_is_on_record() {
     assert!((replica.metric("decisions_total", "reason=\"DeployerActive\"") - 2.0).abs() < 0.1);
 }
 
+/// An Event needs an object that is or was in the store, and the pod never was.
+#[tokio::test]
+async fn a_refusal_without_owner_and_claim_is_an_event_on_the_policy() {
+    let replica = Replica::new();
+    let mut pod = runner("r", "u1", "shop");
+    pod["request"]["object"]["metadata"]["labels"] = json!({"role": "runner"});
+    replica.ask("runners", &pod).await.refused(403, "IdentityInvalid");
+    let [notice] = &replica.notices()[..] else {
+        panic!("not one")
+    };
+    let [policy] = &notice.regarding[..] else {
+        panic!("{notice:?}")
+    };
+    assert_eq!(
+        (policy.kind.as_deref(), policy.name.as_deref(), policy.uid.as_deref()),
+        (Some("DeployerPolicy"), Some("runners"), Some("policy-runners"))
+    );
+    assert_eq!(policy.namespace, None);
+    let pod = notice.related.as_ref().unwrap();
+    assert_eq!(
+        (pod.namespace.as_deref(), pod.name.as_deref(), pod.uid.as_deref()),
+        (Some("shop"), Some("r"), None)
+    );
+}
+
 #[tokio::test]
 async fn a_name_that_exists_is_409_and_changes_nothing() {
     let replica = Replica::new();

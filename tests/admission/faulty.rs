@@ -27,6 +27,8 @@ pub(crate) enum Op {
     Policy,
     Create,
     Update,
+    /// A write of a claim's status, which no decision waits for.
+    Status,
 }
 
 impl Op {
@@ -250,14 +252,23 @@ struct Write {
     namespace: String,
     name: String,
     read: Option<DeployerClaim>,
-    spec: DeployerClaimSpec,
+    content: Content,
+}
+
+enum Content {
+    Spec(Box<DeployerClaimSpec>),
+    Status(DeployerClaimStatus),
 }
 
 impl Write {
     async fn carry_out(self, memory: &MemoryStore) -> Result<DeployerClaim, WriteError> {
-        match &self.read {
-            Some(read) => memory.update_claim(read, self.spec).await,
-            None => memory.create_claim(&self.namespace, &self.name, self.spec).await,
+        match (self.read, self.content) {
+            (Some(read), Content::Spec(spec)) => memory.update_claim(&read, *spec).await,
+            (None, Content::Spec(spec)) => memory.create_claim(&self.namespace, &self.name, *spec).await,
+            (read, Content::Status(status)) => {
+                let read = read.unwrap_or_default();
+                memory.update_claim_status(&read, status).await.map(|()| read)
+            }
         }
     }
 }
@@ -301,13 +312,20 @@ impl Store for FaultyStore {
             namespace,
             name: name.to_owned(),
             read,
-            spec,
+            content: Content::Spec(Box::new(spec)),
         };
         self.write(Op::Create, name, write).await
     }
 
     async fn update_claim_status(&self, read: &DeployerClaim, status: DeployerClaimStatus) -> Result<(), WriteError> {
-        self.memory.update_claim_status(read, status).await
+        let (namespace, name) = (read.namespace().unwrap_or_default(), read.name_any());
+        let write = Write {
+            namespace,
+            name: name.clone(),
+            read: Some(read.clone()),
+            content: Content::Status(status),
+        };
+        self.write(Op::Status, &name, write).await.map(drop)
     }
 
     async fn update_claim(&self, read: &DeployerClaim, spec: DeployerClaimSpec) -> Result<DeployerClaim, WriteError> {
@@ -316,7 +334,7 @@ impl Store for FaultyStore {
             namespace,
             name: name.clone(),
             read: Some(read.clone()),
-            spec,
+            content: Content::Spec(Box::new(spec)),
         };
         self.write(Op::Update, &name, write).await
     }

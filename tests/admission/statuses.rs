@@ -4,22 +4,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deployer_guard::api::claim::{ClaimEntry, DeployerClaim, DeployerClaimSpec, Phase, Rejection};
-use deployer_guard::cluster::memory::MemoryStore;
-use deployer_guard::cluster::store::Store;
+use deployer_guard::cluster::store::{Failure, Store};
 use deployer_guard::statuses::Statuses;
 use deployer_guard::telemetry::metrics::Metrics;
+use serde_json::json;
 use tokio::time::sleep;
 
+use crate::faulty::{Fault, FaultyStore, Op};
+use crate::world::{OPENSHIFT, Replica, deployer, openshift};
+
 struct Scene {
-    store: Arc<MemoryStore>,
+    store: Arc<FaultyStore>,
     metrics: Arc<Metrics>,
     statuses: Arc<Statuses>,
 }
 
 impl Scene {
     fn begin() -> Self {
-        let (store, metrics) = (Arc::new(MemoryStore::new()), Arc::new(Metrics::new()));
-        let statuses = Arc::new(Statuses::new(Arc::<MemoryStore>::clone(&store), Arc::clone(&metrics)));
+        let (store, metrics) = (Arc::new(FaultyStore::default()), Arc::new(Metrics::new()));
+        let statuses = Arc::new(Statuses::new(Arc::<FaultyStore>::clone(&store), Arc::clone(&metrics)));
         tokio::spawn(Arc::clone(&statuses).run());
         Self {
             store,
@@ -115,4 +118,139 @@ async fn a_phase_that_did_not_change_is_not_written() {
     scene.statuses.changed(&written);
     periods(2).await;
     assert_eq!(scene.claim().await, written);
+}
+
+impl Scene {
+    /// What the claim counts, and what the metrics say that it does not.
+    async fn counted(&self) -> (i64, String) {
+        let rejections = self.claim().await.status.and_then(|status| status.rejections);
+        let metrics = self.metrics.encode();
+        let dropped = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix("deployer_guard_claim_rejections_dropped_total "));
+        (
+            rejections.unwrap_or_default().count,
+            dropped.unwrap_or_default().to_owned(),
+        )
+    }
+
+    async fn with_claim() -> Self {
+        let scene = Self::begin();
+        let made = scene.store.create_claim("shop", "cfg", DeployerClaimSpec::default());
+        made.await.unwrap();
+        periods(1).await;
+        scene
+    }
+}
+
+/// Whatever becomes of writes whose answers are lost, each refusal is counted once: the next write asks the status for the number
+/// of its batch. `Late` is done after the next period's write was sent, and loses against it.
+#[tokio::test(start_paused = true)]
+async fn a_status_write_whose_answer_was_lost_counts_once() {
+    let late = |after| Fault::Late(Duration::from_millis(after));
+    for faults in [
+        vec![Fault::Lost { done: true }],
+        vec![Fault::Lost { done: false }],
+        vec![late(100)],
+        vec![late(2500)],
+        vec![Fault::Conflict, Fault::Lost { done: true }],
+        vec![Fault::Lost { done: true }, Fault::Conflict],
+        vec![Fault::Lost { done: false }, late(100), Fault::Conflict],
+        vec![late(1500), Fault::Lost { done: false }, Fault::Lost { done: true }],
+    ] {
+        let scene = Scene::with_claim().await;
+        for fault in &faults {
+            scene.store.plan(Op::Status, 1, fault.clone());
+        }
+        for _ in 0..6 {
+            scene.refuse(7);
+            periods(1).await;
+        }
+        periods(4).await;
+        assert_eq!(scene.counted().await, (42, "0".to_owned()), "{faults:?}");
+        assert!(scene.store.count(Op::Status) <= 8 + faults.len(), "{faults:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_can_never_be_written_is_given_up_and_counted() {
+    let scene = Scene::with_claim().await;
+    let broken = Failure::Unreachable("the connection broke".into());
+    scene.store.fail(Op::Claim, broken);
+    scene.refuse(5);
+    periods(40).await;
+    scene.store.heal();
+    assert_eq!(scene.counted().await, (0, "5".to_owned()));
+    scene.refuse(2);
+    periods(2).await;
+    assert_eq!(scene.counted().await, (2, "5".to_owned()));
+}
+
+/// Names of the owners that wait, and their ordinals, as the claim's status says.
+async fn waiting(replica: &Replica) -> Vec<(String, Option<i64>)> {
+    periods(1).await;
+    let status = replica.claim().and_then(|claim| claim.status).unwrap_or_default();
+    let waiting = status.waiting.into_iter();
+    waiting.map(|owner| (owner.name, owner.ordinal)).collect()
+}
+
+/// A replica under a policy with this `wake`, on which `cfg-2` is active and `cfg-3` is refused, twice, and `cfg-1` once.
+async fn kept_out(wake: &str, mode: &str) -> Replica {
+    let replica = Replica::new();
+    let mut policy = openshift(json!({ "mode": mode }));
+    policy["spec"]["owner"]["wake"] = wake.into();
+    policy["metadata"]["generation"] = 2.into();
+    replica.learn(policy);
+    tokio::spawn(Arc::clone(&replica.statuses).run());
+    (1..=3).for_each(|version| replica.rollout(version, "New"));
+    replica.run(OPENSHIFT, &deployer(2, "u2")).await;
+    for (version, uid) in [(3, "u3"), (1, "u1"), (3, "u4")] {
+        replica.ask(OPENSHIFT, &deployer(version, uid)).await;
+    }
+    replica
+}
+
+#[tokio::test(start_paused = true)]
+async fn owners_that_are_kept_out_wait_until_a_pod_of_theirs_is_admitted() {
+    let replica = kept_out("OnRelease", "Enforce").await;
+    let of = |names: &[(&str, i64)]| -> Vec<_> {
+        let names = names.iter();
+        names
+            .map(|(name, ordinal)| ((*name).to_owned(), Some(*ordinal)))
+            .collect()
+    };
+    assert_eq!(waiting(&replica).await, of(&[("cfg-3", 3), ("cfg-1", 1)]));
+    let status = replica.claim().unwrap().status.unwrap();
+    assert_eq!(
+        (
+            &*status.waiting[0].uid,
+            &*status.waiting[0].kind,
+            &*status.waiting[0].api_version
+        ),
+        ("rc-3", "ReplicationController", "v1")
+    );
+    replica.store_pod(&deployer(2, "u2"), "Succeeded");
+    replica.run(OPENSHIFT, &deployer(3, "u5")).await;
+    assert_eq!(waiting(&replica).await, of(&[("cfg-1", 1)]));
+    // A free key does not cure that: whoever is refused for it does not begin to wait.
+    replica.rollout(2, "Complete");
+    replica.store_pod(&deployer(3, "u5"), "Succeeded");
+    replica
+        .ask(OPENSHIFT, &deployer(2, "u6"))
+        .await
+        .refused(409, "AlreadyExists");
+    replica.remove_pod(&deployer(2, "u2"));
+    let answer = replica.ask(OPENSHIFT, &deployer(2, "u7")).await;
+    answer.refused(403, "OwnerNotEligible");
+    assert_eq!(waiting(&replica).await, of(&[("cfg-1", 1)]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_where_nobody_is_woken_or_kept_out() {
+    for (wake, mode) in [("Never", "Enforce"), ("OnRelease", "Warn"), ("OnRelease", "Audit")] {
+        let replica = kept_out(wake, mode).await;
+        assert_eq!(waiting(&replica).await, [], "{wake} {mode}");
+        let rejections = replica.claim().unwrap().status.unwrap().rejections.unwrap();
+        assert_eq!(rejections.count, 3, "{wake} {mode}");
+    }
 }

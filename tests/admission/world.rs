@@ -9,6 +9,7 @@ use deployer_guard::api::claim::{DeployerClaim, DeployerClaimSpec};
 use deployer_guard::cluster::events::{Events, Notice};
 use deployer_guard::domain::pursuit::Window;
 use deployer_guard::observer::Observer;
+use deployer_guard::statuses::Statuses;
 use deployer_guard::telemetry::metrics::Metrics;
 use deployer_guard::webhook::calls::{Call, Handler};
 use deployer_guard::webhook::desk::Desks;
@@ -31,6 +32,8 @@ pub(crate) struct Replica {
     pub(crate) desks: Arc<Desks<FaultyStore>>,
     pub(crate) observer: Arc<Observer<FaultyStore>>,
     pub(crate) metrics: Arc<Metrics>,
+    /// What claims' statuses should say. Written only where a test runs it.
+    pub(crate) statuses: Arc<Statuses>,
     admission: Arc<Admission<FaultyStore>>,
     notices: Mutex<Receiver<Notice>>,
 }
@@ -51,7 +54,8 @@ impl Replica {
         ));
         let desks = Arc::new(Desks::new(Arc::clone(&store), Arc::clone(&observer)));
         let (events, notices) = Events::new(Arc::clone(&metrics));
-        let records = Records::new(Arc::clone(&metrics), events);
+        let statuses = Arc::new(Statuses::new(Arc::<FaultyStore>::clone(&store), Arc::clone(&metrics)));
+        let records = Records::new(Arc::clone(&metrics), events).telling(Arc::clone(&statuses));
         let judge = Judge::new(Arc::clone(&store), Arc::clone(&desks));
         let admission = Arc::new(Admission::new(Arc::clone(&policies), judge, records));
         let replica = Self {
@@ -60,6 +64,7 @@ impl Replica {
             desks,
             observer,
             metrics,
+            statuses,
             admission,
             notices: Mutex::new(notices),
         };

@@ -23,6 +23,8 @@ use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 
+use crate::scene::merge;
+
 /// Says whether the pod in a review's `request` may be created.
 type Decide = dyn Fn(Value) -> BoxFuture<'static, anyhow::Result<bool>> + Send + Sync;
 
@@ -109,24 +111,12 @@ pub(crate) async fn call_for(
     probe: &Value,
     calls: impl Fn() -> usize,
 ) -> anyhow::Result<()> {
-    let configuration = json!({
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingWebhookConfiguration",
-        "metadata": { "name": "own" },
-        "webhooks": [{
-            "name": "own.deployer-guard.test",
-            "admissionReviewVersions": ["v1"],
-            "sideEffects": "None",
-            "failurePolicy": "Fail",
-            "timeoutSeconds": 30,
-            "clientConfig": { "url": format!("https://{address}/own"), "caBundle": ByteString(pki.ca().into_bytes()) },
-            "objectSelector": { "matchExpressions": [{ "key": label, "operator": "Exists" }] },
-            "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"] }],
-        }],
+    let entry = json!({
+        "failurePolicy": "Fail",
+        "objectSelector": { "matchExpressions": [{ "key": label, "operator": "Exists" }] },
+        "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"] }],
     });
-    Api::<ValidatingWebhookConfiguration>::all(plane.client(0))
-        .patch("own", &PatchParams::apply("test"), &Patch::Apply(&configuration))
-        .await?;
+    configure(plane, pki, address, &label.replace('/', "-"), &entry).await?;
     for client in plane.clients() {
         until(
             "the API server to call the test's webhook",
@@ -140,5 +130,33 @@ pub(crate) async fn call_for(
         )
         .await?;
     }
+    Ok(())
+}
+
+/// Stores a configuration of this name with one entry for what listens at `address`. Does not wait until it is in force.
+pub(crate) async fn configure(
+    plane: &ControlPlane,
+    pki: &Pki,
+    address: SocketAddr,
+    name: &str,
+    entry: &Value,
+) -> anyhow::Result<()> {
+    let mut webhook = json!({
+        "name": format!("{name}.deployer-guard.test"),
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "timeoutSeconds": 30,
+        "clientConfig": { "url": format!("https://{address}/own"), "caBundle": ByteString(pki.ca().into_bytes()) },
+    });
+    merge(&mut webhook, entry);
+    let configuration = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingWebhookConfiguration",
+        "metadata": { "name": name },
+        "webhooks": [webhook],
+    });
+    Api::<ValidatingWebhookConfiguration>::all(plane.client(0))
+        .patch(name, &PatchParams::apply("test"), &Patch::Apply(&configuration))
+        .await?;
     Ok(())
 }

@@ -16,8 +16,10 @@ pub struct DeployerClaimStatus {
     #[schemars(with = "Phase")]
     pub phase: Option<Phase>,
 
-    /// Owners whose deployers were refused and that wait for the key, one entry for each, newest ordinals first.
+    /// Owners whose deployers were refused because another one was in the way, and that wait for the key: one entry for each, newest
+    /// ordinals first, at most 16. Kept only where the policy says spec.owner.wake: OnRelease.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
     pub waiting: Vec<WaitingOwner>,
 
     /// Refusals for this key.
@@ -63,7 +65,7 @@ pub struct WaitingOwner {
     /// The group and version of the owner.
     pub api_version: String,
 
-    /// The ordinal of the generation that it wants to roll out, if the policy says how it is computed.
+    /// The ordinal of the generation that it wants to roll out, if the policy says how it is computed and it was read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ordinal: Option<i64>,
 
@@ -77,12 +79,34 @@ pub struct WaitingOwner {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rejections {
-    /// How many there were. Written in the background, so it may be too low; the metrics are exact.
+    /// How many there were. Written in the background, so it may be too low; the metrics are exact, and say how many will not be
+    /// counted here.
     pub count: i64,
 
     /// The last of them, newest first; some may be missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recent: Vec<Rejection>,
+
+    /// The last batch that each writer counted, the latest first: one whose answer was lost is not counted twice.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub batches: Vec<Batch>,
+
+    /// Fields of newer versions.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub unknown: UnknownFields,
+}
+
+/// Refusals that were counted together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Batch {
+    /// One run of one replica.
+    pub writer: String,
+
+    /// Grows with each batch of that writer.
+    pub number: i64,
 
     /// Fields of newer versions.
     #[serde(flatten)]

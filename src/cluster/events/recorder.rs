@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::{Event, EventSeries};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::core::Status;
 use kube::{Client, Error};
 use serde_json::json;
 
@@ -26,12 +27,18 @@ const MAX_SERIES: usize = 4096;
 /// Longest part of an Event's name that is the object's: the whole has at most 253 characters.
 const MAX_NAME: usize = 230;
 
+/// How long a namespace that takes no Events is left alone: one of that name may be made again.
+const LEFT_ALONE: Duration = Duration::from_secs(30);
+/// Namespaces that are remembered as ending.
+const MAX_ENDING: usize = 1024;
+
 /// What two Events must share to be one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Cause {
     /// Namespace, kind, name, uid.
     regarding: [Option<String>; 4],
-    related: Option<String>,
+    /// Namespace, name, uid.
+    related: Option<[Option<String>; 3]>,
     reason: &'static str,
     note: String,
 }
@@ -49,6 +56,8 @@ pub(super) struct Recorder {
     client: Client,
     instance: String,
     series: HashMap<Cause, Published>,
+    /// Namespaces that took no Event because they are ending or gone, and when that was.
+    ending: HashMap<String, Instant>,
 }
 
 impl Recorder {
@@ -58,7 +67,14 @@ impl Recorder {
             client,
             instance,
             series: HashMap::new(),
+            ending: HashMap::new(),
         }
+    }
+
+    /// Whether the namespace of this object took no Event just now, because it is ending or gone.
+    pub(super) fn is_ending(&self, regarding: &ObjectReference) -> bool {
+        let ending = self.ending.get(namespace(regarding));
+        ending.is_some_and(|since| since.elapsed() < LEFT_ALONE)
     }
 
     /// Writes a notice about one of its objects: a new Event, or one more of a series.
@@ -66,8 +82,7 @@ impl Recorder {
         let now = Instant::now();
         self.forget(now);
         let cause = Cause::of(notice, regarding);
-        let namespace = regarding.namespace.as_deref().unwrap_or("default");
-        let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
+        let api: Api<Event> = Api::namespaced(self.client.clone(), namespace(regarding));
         if let Some(published) = self.series.get_mut(&cause) {
             match repeat(&api, published).await {
                 Ok(_) => {
@@ -82,7 +97,13 @@ impl Recorder {
         }
         let name = event_name(regarding.name.as_deref().unwrap_or_default(), Timestamp::now());
         let event = self.event(&name, notice, regarding);
-        api.create(&PostParams::default(), &event).await?;
+        let created = api.create(&PostParams::default(), &event).await;
+        if let Err(Error::Api(status)) = &created
+            && takes_nothing(status)
+        {
+            self.leave_alone(namespace(regarding), now);
+        }
+        created?;
         let published = Published {
             name,
             count: 1,
@@ -98,6 +119,13 @@ impl Recorder {
         }
         self.series
             .retain(|_, published| now.duration_since(published.last) < SERIES_ENDS);
+    }
+
+    fn leave_alone(&mut self, namespace: &str, now: Instant) {
+        self.ending.retain(|_, since| now.duration_since(*since) < LEFT_ALONE);
+        if self.ending.len() < MAX_ENDING {
+            self.ending.insert(namespace.to_owned(), now);
+        }
     }
 
     fn event(&self, name: &str, notice: &Notice, regarding: &ObjectReference) -> Event {
@@ -130,11 +158,26 @@ impl Cause {
                 regarding.name.clone(),
                 regarding.uid.clone(),
             ],
-            related: notice.related.as_ref().and_then(|related| related.uid.clone()),
+            related: notice
+                .related
+                .as_ref()
+                .map(|related| [related.namespace.clone(), related.name.clone(), related.uid.clone()]),
             reason: notice.reason,
             note: notice.note.clone(),
         }
     }
+}
+
+/// Where an Event about this object belongs: what has no namespace is spoken of in `default`.
+fn namespace(regarding: &ObjectReference) -> &str {
+    regarding.namespace.as_deref().unwrap_or("default")
+}
+
+/// Whether a create failed because its namespace is being deleted, or gone.
+fn takes_nothing(status: &Status) -> bool {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    let terminating = || causes.clone().any(|cause| cause.reason == "NamespaceTerminating");
+    status.code == 404 || (status.code == 403 && terminating())
 }
 
 async fn repeat(api: &Api<Event>, published: &Published) -> Result<Event, Error> {
@@ -177,5 +220,22 @@ mod tests {
         let claim = ObjectReference::default();
         assert_eq!(Cause::of(&notice("a"), &claim), Cause::of(&notice("a"), &claim));
         assert_ne!(Cause::of(&notice("a"), &claim), Cause::of(&notice("b"), &claim));
+    }
+
+    #[test]
+    fn only_a_namespace_that_ends_or_is_gone_takes_nothing() {
+        let status = |code: u16, cause: &str| -> Status {
+            let json = json!({ "code": code, "details": { "causes": [{ "reason": cause }] } });
+            serde_json::from_value(json).unwrap()
+        };
+        for (code, cause, expected) in [
+            (403, "NamespaceTerminating", true),
+            (403, "FieldValueInvalid", false),
+            (404, "", true),
+            (409, "NamespaceTerminating", false),
+            (500, "", false),
+        ] {
+            assert_eq!(takes_nothing(&status(code, cause)), expected, "{code} {cause}");
+        }
     }
 }
