@@ -5,7 +5,9 @@
 
 mod check;
 mod common;
+mod conformance;
 mod creators;
+mod evaluation;
 mod holder;
 mod kinds;
 mod modes;
@@ -17,4 +19,5 @@ mod refusal;
 mod rights;
 mod scene;
 mod schema;
+mod schema_walk;
 mod storm;
