@@ -2,6 +2,7 @@
 
 mod answers;
 mod bodies;
+mod costly;
 mod deadlines;
 mod desk;
 mod faulty;
