@@ -7,6 +7,7 @@ mod deadlines;
 mod desk;
 mod faulty;
 mod following;
+mod fuzz;
 mod policies;
 mod rollouts;
 mod rules;
