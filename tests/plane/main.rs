@@ -3,6 +3,7 @@
 
 #![allow(missing_docs, reason = "a test")]
 
+mod bad_input;
 mod check;
 mod common;
 mod conformance;
