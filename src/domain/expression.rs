@@ -6,17 +6,21 @@
 mod error;
 mod functions;
 mod meter;
+mod patterns;
 mod reads;
 mod scope;
 mod tree;
+mod typing;
 
 pub use error::{ExpressionError, Fault};
+pub use meter::{BUDGET, Metered, within};
 pub use reads::{Keys, Reads};
 pub use scope::Scope;
 
 use cel::common::ast::SourceInfo;
 use cel::parser::Parser;
 use cel::{Env, IdedExpr, Value};
+use typing::Type;
 
 /// The longest source, in characters. The schema of a policy has the same limit.
 pub const MAX_SOURCE: usize = 4096;
@@ -36,6 +40,7 @@ pub struct Expression {
     source: String,
     tree: IdedExpr,
     reads: Reads,
+    kind: Type,
 }
 
 impl Expression {
@@ -60,12 +65,13 @@ impl Expression {
             // A panic of the parser arrives here as the error of the join.
             compiler.ok().and_then(|compiler| compiler.join().ok())
         });
-        let (tree, reads) = compiled.unwrap_or(Err(Fault::Internal)).map_err(fail)?;
+        let (tree, reads, kind) = compiled.unwrap_or(Err(Fault::Internal)).map_err(fail)?;
         Ok(Self {
             field: field.to_owned(),
             source: source.to_owned(),
             tree,
             reads,
+            kind,
         })
     }
 
@@ -85,6 +91,31 @@ impl Expression {
     #[must_use]
     pub fn reads(&self) -> &Reads {
         &self.reads
+    }
+
+    /// Whether it can yield this type, as far as that is known before it is evaluated.
+    ///
+    /// # Errors
+    /// It yields another one, whatever it is evaluated on.
+    pub fn check_yields(&self, wanted: &'static str) -> Result<(), ExpressionError> {
+        if self.kind.may_be(wanted) {
+            return Ok(());
+        }
+        let came = self.kind.to_string();
+        Err(ExpressionError::new(&self.field, Fault::WrongType { wanted, came }))
+    }
+
+    /// That it takes too many steps.
+    #[must_use]
+    pub fn too_expensive(&self) -> ExpressionError {
+        ExpressionError::new(&self.field, Fault::TooExpensive)
+    }
+
+    /// What the evaluation costs, whatever comes of it: about one for each byte that is looked at; [`BUDGET`] or a little more if it is
+    /// stopped.
+    #[must_use]
+    pub fn cost(&self, scope: &Scope<'_>) -> u64 {
+        within(u64::MAX, || self.evaluate(scope)).cost
     }
 
     /// The value, which must be a bool.
@@ -135,7 +166,7 @@ impl Expression {
     }
 }
 
-fn compile(source: &str, variables: &[&str]) -> Result<(IdedExpr, Reads), Fault> {
+fn compile(source: &str, variables: &[&str]) -> Result<(IdedExpr, Reads, Type), Fault> {
     let parse = |parser: Parser| {
         parser
             .parse_with_source_info(source)
@@ -148,18 +179,21 @@ fn compile(source: &str, variables: &[&str]) -> Result<(IdedExpr, Reads), Fault>
     }
     functions::check_macros(&written, &info)?;
     let (mut tree, info) = parse(functions::ENVIRONMENT.parser())?;
-    check(&tree, &info, variables)?;
+    let kind = check(&tree, &info, variables)?;
     let reads = Reads::of(&tree);
+    functions::translate_patterns(&mut tree);
     meter::install(&mut tree);
-    Ok((tree, reads))
+    Ok((tree, reads, kind))
 }
 
-fn check(tree: &IdedExpr, info: &SourceInfo, variables: &[&str]) -> Result<(), Fault> {
+/// Everything that can be known of an expression before it is evaluated, its type too.
+fn check(tree: &IdedExpr, info: &SourceInfo, variables: &[&str]) -> Result<Type, Fault> {
     if tree::is_deeper_than(tree, tree::MAX_DEPTH) {
         return Err(Fault::TooDeep);
     }
     functions::check(tree, info)?;
-    scope::check(tree, info, variables)
+    scope::check(tree, info, variables)?;
+    typing::check(tree, info)
 }
 
 #[cfg(test)]

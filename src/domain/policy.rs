@@ -7,6 +7,7 @@ mod identity;
 mod matching;
 mod owner;
 mod selector;
+mod trial;
 
 pub use field::FieldError;
 pub use identity::{Identity, IdentityError, MAX_IDENTITY};

@@ -270,6 +270,8 @@ pub enum Undecided {
         /// The policy's errors.
         why: String,
     },
+    /// The policy's expressions were not evaluated in the time, or take too many steps on this pod.
+    TooCostly,
 }
 
 impl Undecided {
@@ -284,6 +286,7 @@ impl Undecided {
             Self::WriteFailed { .. } => "WriteFailed",
             Self::NewerProtocol { .. } => "NewerProtocol",
             Self::PolicyUnusable { .. } => "PolicyUnusable",
+            Self::TooCostly => "ExpressionsTooCostly",
         }
     }
 }
@@ -298,6 +301,7 @@ impl fmt::Display for Undecided {
             Self::WriteFailed { why } => write!(f, "the claim could not be written: {why}"),
             Self::NewerProtocol { protocol } => write!(f, "the claim has protocol {protocol}, which a newer version of deployer-guard wrote. Finish the upgrade"),
             Self::PolicyUnusable { why } => write!(f, "the policy cannot be used: {why}"),
+            Self::TooCostly => f.write_str("the policy's CEL expressions are too costly on this pod to be evaluated in the time that the API server gives. Make them simpler: fewer macros within macros, and no comparison of whole objects"),
         }
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep_until};
 
+use super::aside::Aside;
 use super::guess::Guesses;
 use super::round::{Pause, Round};
 use crate::cluster::store::{ReadError, Store};
@@ -33,6 +34,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 pub struct Desks<S> {
     store: Arc<S>,
     observer: Arc<Observer<S>>,
+    aside: Aside,
     open: Mutex<HashMap<Key, Queue>>,
     guesses: Guesses,
 }
@@ -50,6 +52,7 @@ impl<S: Store> Desks<S> {
         Self {
             store,
             observer,
+            aside: Aside::new(),
             open: Mutex::default(),
             guesses: Guesses::default(),
         }
@@ -67,6 +70,11 @@ impl<S: Store> Desks<S> {
             answered = answered => answered.unwrap_or_else(|_| Undecided::Panicked.into()),
             () = sleep_until(deadline + GRACE) => Undecided::Deadline.into(),
         }
+    }
+
+    /// Where the expressions of policies are evaluated.
+    pub(super) fn aside(&self) -> &Aside {
+        &self.aside
     }
 
     /// Whether nobody waits at any desk.
@@ -133,7 +141,8 @@ impl<S: Store> OpenDesk<S> {
                 return;
             };
             let guess = self.desks.guesses.of(&self.key);
-            let mut round = Round::new(&self.desks.store, &self.desks.observer, &self.key, guess);
+            let desks = &*self.desks;
+            let mut round = Round::new(&desks.store, &desks.observer, &desks.aside, &self.key, guess);
             let left = round.run(tickets).await;
             self.desks.guesses.keep(&self.key, round.guess());
             waiting = left.tickets;

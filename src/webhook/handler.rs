@@ -12,7 +12,7 @@ use super::policies::{Known, Policies, Target};
 use super::records::{Decision, Records};
 use super::review::Request;
 use super::timeout::DEFAULT_TIMEOUT;
-use super::validation;
+use super::validation::Validation;
 use crate::cluster::store::{ReadError, Store};
 use crate::domain::answer::Answer;
 use crate::domain::refusal::Undecided;
@@ -55,6 +55,7 @@ pub struct Admission<S> {
     policies: Arc<Policies<S>>,
     judge: Judge<S>,
     records: Records,
+    validation: Validation,
 }
 
 impl<S: Store> Admission<S> {
@@ -65,6 +66,7 @@ impl<S: Store> Admission<S> {
             policies,
             judge,
             records,
+            validation: Validation::new(),
         }
     }
 
@@ -167,7 +169,7 @@ impl<S: Store> Handler for Admission<S> {
     async fn handle(&self, call: Call) -> Reply {
         match Route::of(&call.path) {
             Route::Admit(target) => self.admit(&call, &target).await,
-            Route::ValidatePolicy => validation::validate(&call.body),
+            Route::ValidatePolicy => self.validation.validate(&call, deadline(&call)).await,
             Route::Unknown => Reply::text(
                 404,
                 "no such path; calls go to /admit/<policy>/<uid>/<generation>, /admit/<policy> or /validate/deployerpolicies",

@@ -17,7 +17,7 @@ use crate::cluster::store::Store;
 use crate::domain::admission::{Candidate, Rules, Ruling};
 use crate::domain::answer::{Answer, Subject, answer};
 use crate::domain::key::Key;
-use crate::domain::policy::{OwnerReference, Policy};
+use crate::domain::policy::{Identity, OwnerReference, Policy};
 use crate::domain::refusal::{Refusal, Undecided};
 use crate::domain::sighting::Activity;
 use crate::domain::standpoint::without_owner;
@@ -108,9 +108,9 @@ impl Judgement {
     }
 }
 
-/// A refusal by the pod alone.
-struct RefusedAtOnce {
-    refusal: Refusal,
+/// A ruling on the pod alone: no desk is asked.
+struct AnsweredAtOnce {
+    ruling: Ruling,
     key: Option<Key>,
 }
 
@@ -146,11 +146,17 @@ impl<S: Store> Judge<S> {
             Err(why) => return Ok(Some(undecided(pod, operation, why.clone()))),
         };
         if operation == "UPDATE" {
-            return Ok(update(&policy, pod, request, object));
+            return Ok(self.update(&policy, pod, request, object, deadline).await);
         }
-        match policy.matches(object, None) {
-            Ok(true) => {}
-            Ok(false) => {
+        let matched = self
+            .desks
+            .aside()
+            .ask(&policy, (object, None), deadline, |policy, pod, _| {
+                policy.matches(pod, None)
+            });
+        match matched.await {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) => {
                 // Of an older version of the policy, perhaps; else the API server and we do not agree.
                 tracing::warn!(
                     policy = known.name,
@@ -160,7 +166,8 @@ impl<S: Store> Judge<S> {
                 );
                 return Ok(None);
             }
-            Err(error) => return Ok(Some(undecided(pod, operation, error.to_string()))),
+            Ok(Err(error)) => return Ok(Some(undecided(pod, operation, error.to_string()))),
+            Err(why) => return Ok(Some(Judgement::new(pod, operation, why, None))),
         }
         Ok(Some(
             self.create(policies, policy, pod, request, object, deadline).await,
@@ -178,12 +185,13 @@ impl<S: Store> Judge<S> {
     ) -> Judgement {
         let dry_run = request.dry_run.unwrap_or_default();
         let owner = named_owner(&policy, object);
-        let question = match question(policy, &pod, &request.user_info.username, object, deadline, dry_run) {
+        let asked = self.question(policy, &pod, &request.user_info.username, object, deadline, dry_run);
+        let question = match asked.await {
             Ok(question) => question,
-            Err(refused) => {
+            Err(answered) => {
                 return Judgement {
                     owner,
-                    ..Judgement::new(pod, "CREATE", refused.refusal, refused.key)
+                    ..Judgement::new(pod, "CREATE", answered.ruling, answered.key)
                 };
             }
         };
@@ -219,8 +227,7 @@ impl<S: Store> Judge<S> {
     ) -> Option<Refusal> {
         let others = policies.others(&question.policy.name).into_iter().filter_map(|known| {
             let policy = known.policy.as_ref().ok()?;
-            let matches = known.mode == Mode::Enforce && policy.matches(object, None).unwrap_or(false);
-            matches.then(|| Arc::clone(policy))
+            (known.mode == Mode::Enforce).then(|| Arc::clone(policy))
         });
         let verdicts =
             join_all(others.map(async |policy| self.refused_by(policies, policy, question, request, object).await))
@@ -239,6 +246,15 @@ impl<S: Store> Judge<S> {
         let namespace = &ours.key.namespace;
         let now = Instant::now();
         let deadline = now + ours.deadline.saturating_duration_since(now) / 2;
+        let matched = self
+            .desks
+            .aside()
+            .ask(&policy, (object, None), deadline, |policy, pod, _| {
+                policy.matches(pod, None)
+            });
+        if !matches!(matched.await, Ok(Ok(true))) {
+            return None;
+        }
         if policy.selects_namespaces() {
             let labels = timeout_at(deadline, self.store.namespace_labels(namespace))
                 .await
@@ -254,15 +270,16 @@ impl<S: Store> Judge<S> {
             name: ours.candidate.name.clone(),
             uid: ours.candidate.uid.clone(),
         };
-        let (refusal, key) = match question(policy, &pod, &request.user_info.username, object, deadline, true) {
-            Err(refused) => (refused.refusal, refused.key),
+        let asked = self.question(policy, &pod, &request.user_info.username, object, deadline, true);
+        let (ruling, key) = match asked.await {
+            Err(answered) => (answered.ruling, answered.key),
             Ok(question) => {
                 let key = question.key.clone();
-                match self.desks.decide(question).await.ruling {
-                    Ruling::Refused(refusal) => (refusal, Some(key)),
-                    _ => return None,
-                }
+                (self.desks.decide(question).await.ruling, Some(key))
             }
+        };
+        let Ruling::Refused(refusal) = ruling else {
+            return None;
         };
         // The policy is known from a watch, and nothing is decided from a cache.
         let live = Target {
@@ -280,24 +297,99 @@ impl<S: Store> Judge<S> {
             message,
         })
     }
+
+    /// What the desk of the pod's key is asked; or why nobody needs to be asked.
+    async fn question(
+        &self,
+        policy: Arc<Policy>,
+        pod: &Pod,
+        user: &str,
+        object: &Value,
+        deadline: Instant,
+        dry_run: bool,
+    ) -> Result<Question, Box<AnsweredAtOnce>> {
+        let answered = |ruling: Ruling, key| Box::new(AnsweredAtOnce { ruling, key });
+        let refused = |refusal: Refusal, key| answered(refusal.into(), key);
+        let read = self
+            .desks
+            .aside()
+            .ask(&policy, (object, None), deadline, |policy, pod, _| {
+                let standpoint = || (!policy.needs_owner()).then(|| without_owner(policy, pod));
+                policy.identity(pod).map(|identity| (identity, standpoint()))
+            });
+        let read = read.await.map_err(|why| answered(why.into(), None))?;
+        let (identity, standpoint) = read.map_err(|error| refused(error.into(), None))?;
+        let key = policy.key(&pod.namespace, &identity);
+        let owner = policy
+            .owner_reference(object)
+            .map_err(|error| refused(error.into(), Some(key.clone())))?;
+        let rules = rules(&policy, &identity);
+        let candidate = Candidate {
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+            generation: identity.generation,
+            requested_by: Some(user.to_owned()),
+        };
+        Ok(Question {
+            key,
+            candidate,
+            pod: Arc::new(object.clone()),
+            owner,
+            policy,
+            rules,
+            standpoint,
+            deadline,
+            dry_run,
+        })
+    }
+
+    /// What a policy matches or reads on a pod cannot change while the pod is active.
+    async fn update(
+        &self,
+        policy: &Arc<Policy>,
+        pod: Pod,
+        request: &Request,
+        new: &Value,
+        deadline: Instant,
+    ) -> Option<Judgement> {
+        let old = request.old_object.as_ref().filter(|old| old.is_object())?;
+        // What does not matter is let through first: a condition that fails must keep nobody from releasing a finalizer.
+        let phase = old.pointer("/status/phase").and_then(Value::as_str);
+        let keys = policy.changed_keys(old, new);
+        if keys.is_empty() || !Activity::of_phase(phase).is_active() {
+            return None;
+        }
+        let looked = self
+            .desks
+            .aside()
+            .ask(policy, (new, Some(old)), deadline, |policy, new, old| {
+                let old = old.unwrap_or(&Value::Null);
+                match (policy.matches(new, Some(old)), policy.matches(old, Some(old))) {
+                    (Ok(true), _) | (_, Ok(true)) => {
+                        Ok(Some(policy.identity(old).or_else(|_| policy.identity(new)).ok()))
+                    }
+                    (Ok(false), Ok(false)) => Ok(None),
+                    (Err(error), _) | (_, Err(error)) => Err(error),
+                }
+            });
+        let identity = match looked.await {
+            Ok(Ok(Some(identity))) => identity,
+            Ok(Ok(None)) => return None,
+            Ok(Err(error)) => return Some(undecided(pod, "UPDATE", error.to_string())),
+            Err(why) => return Some(Judgement::new(pod, "UPDATE", why, None)),
+        };
+        let key = identity.map(|identity| policy.key(&pod.namespace, &identity));
+        let owner = named_owner(policy, old).or_else(|| named_owner(policy, new));
+        Some(Judgement {
+            owner,
+            ..Judgement::new(pod, "UPDATE", Refusal::IdentityChanged { keys }, key)
+        })
+    }
 }
 
-/// What the desk of the pod's key is asked; or why nobody needs to be asked.
-fn question(
-    policy: Arc<Policy>,
-    pod: &Pod,
-    user: &str,
-    object: &Value,
-    deadline: Instant,
-    dry_run: bool,
-) -> Result<Question, Box<RefusedAtOnce>> {
-    let refused = |refusal, key| Box::new(RefusedAtOnce { refusal, key });
-    let identity = policy.identity(object).map_err(|error| refused(error.into(), None))?;
-    let key = policy.key(&pod.namespace, &identity);
-    let owner = policy
-        .owner_reference(object)
-        .map_err(|error| refused(error.into(), Some(key.clone())))?;
-    let rules = Rules {
+/// What the policy asks of a decision on a pod with this identity.
+fn rules(policy: &Policy, identity: &Identity) -> Rules {
+    Rules {
         policy: PolicyReference {
             name: policy.name.clone(),
             uid: policy.uid.clone(),
@@ -312,49 +404,7 @@ fn question(
         reruns: policy.reruns,
         older_generations: policy.older_generations,
         stock_taken: policy.stock_taken,
-    };
-    let candidate = Candidate {
-        name: pod.name.clone(),
-        uid: pod.uid.clone(),
-        generation: identity.generation,
-        requested_by: Some(user.to_owned()),
-    };
-    let standpoint = (!policy.needs_owner()).then(|| without_owner(&policy, object));
-    let object = Arc::new(object.clone());
-    Ok(Question {
-        key,
-        candidate,
-        pod: object,
-        owner,
-        policy,
-        rules,
-        standpoint,
-        deadline,
-        dry_run,
-    })
-}
-
-/// What a policy matches or reads on a pod cannot change while the pod is active.
-fn update(policy: &Policy, pod: Pod, request: &Request, new: &Value) -> Option<Judgement> {
-    let old = request.old_object.as_ref().filter(|old| old.is_object())?;
-    // What does not matter is let through first: a condition that fails must keep nobody from releasing a finalizer.
-    let phase = old.pointer("/status/phase").and_then(Value::as_str);
-    let keys = policy.changed_keys(old, new);
-    if keys.is_empty() || !Activity::of_phase(phase).is_active() {
-        return None;
     }
-    match (policy.matches(new, Some(old)), policy.matches(old, Some(old))) {
-        (Ok(true), _) | (_, Ok(true)) => {}
-        (Ok(false), Ok(false)) => return None,
-        (Err(error), _) | (_, Err(error)) => return Some(undecided(pod, "UPDATE", error.to_string())),
-    }
-    let identity = policy.identity(old).or_else(|_| policy.identity(new)).ok();
-    let key = identity.map(|identity| policy.key(&pod.namespace, &identity));
-    let owner = named_owner(policy, old).or_else(|| named_owner(policy, new));
-    Some(Judgement {
-        owner,
-        ..Judgement::new(pod, "UPDATE", Refusal::IdentityChanged { keys }, key)
-    })
 }
 
 /// The owner that the policy asks for, where the pod names exactly one: whose record a refusal belongs to, whatever it is for.

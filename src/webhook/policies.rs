@@ -7,6 +7,7 @@ use futures::{StreamExt, pin_mut};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
+use tokio::sync::Semaphore;
 
 use crate::api::DeployerPolicy;
 use crate::api::policy::{FailurePolicy, Mode};
@@ -88,6 +89,8 @@ impl Target {
 pub struct Policies<S> {
     store: Arc<S>,
     known: Mutex<HashMap<String, Arc<Known>>>,
+    /// Held while a policy is compiled, which may take some tenths of a second: on a thread of its own.
+    compiling: Semaphore,
 }
 
 impl<S: Store> Policies<S> {
@@ -97,6 +100,7 @@ impl<S: Store> Policies<S> {
         Self {
             store,
             known: Mutex::default(),
+            compiling: Semaphore::new(1),
         }
     }
 
@@ -110,13 +114,18 @@ impl<S: Store> Policies<S> {
             match event {
                 Ok(Event::Init) => listed = HashMap::new(),
                 Ok(Event::InitApply(policy)) => {
-                    listed.insert(policy.name_any(), self.version_of(&policy));
+                    let name = policy.name_any();
+                    listed.insert(name, self.compiled(policy).await);
                 }
                 Ok(Event::InitDone) => {
                     *self.lock() = std::mem::take(&mut listed);
                     complete.hold();
                 }
-                Ok(Event::Apply(policy)) => self.learn(&policy),
+                Ok(Event::Apply(policy)) => {
+                    let name = policy.name_any();
+                    let version = self.compiled(policy).await;
+                    self.lock().insert(name, version);
+                }
                 Ok(Event::Delete(policy)) => {
                     self.lock().remove(&policy.name_any());
                 }
@@ -143,7 +152,10 @@ impl<S: Store> Policies<S> {
             return Ok(Some(known));
         }
         let found = self.store.policy(&target.name).await?;
-        Ok(found.map(|policy| self.version_of(&policy)))
+        match found {
+            Some(policy) => Ok(Some(self.compiled(policy).await)),
+            None => Ok(None),
+        }
     }
 
     /// The last version of a policy that was seen, however old.
@@ -162,16 +174,31 @@ impl<S: Store> Policies<S> {
             .collect()
     }
 
+    /// The same as [`Self::version_of`], on a thread where nobody else waits.
+    async fn compiled(&self, policy: DeployerPolicy) -> Arc<Known> {
+        if let Some(known) = self.known_version(&policy) {
+            return known;
+        }
+        let _turn = self.compiling.acquire().await;
+        let name = policy.name_any();
+        let compiled = tokio::task::spawn_blocking(move || Known::new(&policy)).await;
+        Arc::new(compiled.unwrap_or_else(|_| Known::unread(&name)))
+    }
+
     /// The compiled version, made anew only if it is not the one that is known.
     fn version_of(&self, policy: &DeployerPolicy) -> Arc<Known> {
+        self.known_version(policy)
+            .unwrap_or_else(|| Arc::new(Known::new(policy)))
+    }
+
+    fn known_version(&self, policy: &DeployerPolicy) -> Option<Arc<Known>> {
         let known = self.last_known(&policy.name_any());
-        let same = |known: &Arc<Known>| {
+        known.filter(|known| {
             let stock_taken = known.policy.as_ref().is_ok_and(|policy| policy.stock_taken);
             policy.uid().as_ref() == Some(&known.uid)
                 && policy.metadata.generation == Some(known.generation)
                 && policy.is_stock_taken() == stock_taken
-        };
-        known.filter(same).unwrap_or_else(|| Arc::new(Known::new(policy)))
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Known>>> {

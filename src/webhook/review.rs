@@ -76,8 +76,11 @@ pub struct User {
 #[derive(Debug, thiserror::Error)]
 pub enum ReviewError {
     /// Not JSON, or a field has another type.
-    #[error("the body is no AdmissionReview: {0}")]
+    #[error("the body is no AdmissionReview: {0}; send the API server's AdmissionReview, as JSON in UTF-8")]
     Unreadable(#[from] serde_json::Error),
+    /// Not UTF-8.
+    #[error("the body is no AdmissionReview: {0}; send the API server's AdmissionReview, as JSON in UTF-8")]
+    NotText(#[from] std::str::Utf8Error),
     /// Another kind or version.
     #[error("the body is a {kind:?} of {api_version:?}; send an AdmissionReview of {API_VERSION}")]
     Kind {
@@ -87,16 +90,16 @@ pub enum ReviewError {
         kind: String,
     },
     /// No request in it.
-    #[error("the AdmissionReview has no request")]
+    #[error("the AdmissionReview has no request; send one, as the API server does")]
     NoRequest,
     /// A request without uid cannot be answered.
-    #[error("request.uid is empty; the answer could not be told from others")]
+    #[error("request.uid is empty; set it, or the answer could not be told from others")]
     NoUid,
     /// An operation whose object is needed came without it.
     #[error("request.object is missing; a {0} needs it")]
     NoObject(String),
     /// What every stored pod has is missing.
-    #[error("{0} is missing or empty")]
+    #[error("{0} is missing or empty; the API server sets it")]
     NoField(&'static str),
 }
 
@@ -106,11 +109,13 @@ impl Request {
     /// # Errors
     /// With what is wrong, and where in the text.
     pub fn read(body: &[u8]) -> Result<Self, ReviewError> {
+        // All of it, also where it is passed over.
+        let text = std::str::from_utf8(body)?;
         let Envelope {
             api_version,
             kind,
             request,
-        } = serde_json::from_slice(body)?;
+        } = serde_json::from_str(text)?;
         if api_version != API_VERSION || kind != "AdmissionReview" {
             return Err(ReviewError::Kind { api_version, kind });
         }
@@ -151,9 +156,11 @@ pub fn write(uid: &str, answer: &Answer) -> Vec<u8> {
     encode(response)
 }
 
-/// As [`write`], with this status, or allowed.
-pub(super) fn write_status(uid: &str, refused: Option<Status>) -> Vec<u8> {
-    encode(response(uid, refused))
+/// As [`write`], with this status, or allowed; with these warnings.
+pub(super) fn write_status(uid: &str, refused: Option<Status>, warnings: Vec<String>) -> Vec<u8> {
+    let mut response = response(uid, refused);
+    response.warnings = (!warnings.is_empty()).then_some(warnings);
+    encode(response)
 }
 
 fn response(uid: &str, refused: Option<Status>) -> AdmissionResponse {

@@ -12,8 +12,10 @@ use jiff::Timestamp;
 use kube::Resource;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::aside::Aside;
 use super::desk::passed;
 use super::guess::Guess;
+use super::reading::Unread;
 use super::swap::CompareAndSwap;
 use super::ticket::{Decided, Ticket};
 use crate::api::claim::{DeployerClaim, DeployerClaimSpec};
@@ -29,6 +31,7 @@ use crate::webhook::reading;
 pub(super) struct Round<'a, S> {
     store: &'a Arc<S>,
     observer: &'a Arc<Observer<S>>,
+    aside: &'a Aside,
     key: &'a Key,
     claim: Option<DeployerClaim>,
     /// What GETs found that began after the claim was read.
@@ -82,13 +85,20 @@ enum Fate {
 }
 
 impl<'a, S: Store> Round<'a, S> {
-    pub(super) fn new(store: &'a Arc<S>, observer: &'a Arc<Observer<S>>, key: &'a Key, guess: Guess) -> Self {
+    pub(super) fn new(
+        store: &'a Arc<S>,
+        observer: &'a Arc<Observer<S>>,
+        aside: &'a Aside,
+        key: &'a Key,
+        guess: Guess,
+    ) -> Self {
         Self {
             guess,
             held: false,
             beside: BTreeMap::new(),
             store,
             observer,
+            aside,
             key,
             claim: None,
             pods: BTreeMap::new(),
@@ -156,7 +166,7 @@ impl<'a, S: Store> Round<'a, S> {
     /// Reads the claim, and side by side what the decision will probably want: the pods that the claim named when it was last
     /// read here, and for the first request its own name and its owner.
     async fn begin(&mut self, tickets: &mut VecDeque<Ticket>, horizon: Instant) -> Result<(), ReadError> {
-        let (store, key) = (self.store, self.key);
+        let (store, aside, key) = (self.store, self.aside, self.key);
         let first = tickets
             .front()
             .filter(|_| self.guess.is_worth_more_than_names(tickets.len()));
@@ -173,7 +183,12 @@ impl<'a, S: Store> Round<'a, S> {
                 Some((name, found))
             })),
         );
-        let standpoint = async move { reading::standpoint(&**store, question.as_ref()?).await.ok() };
+        let standpoint = async move {
+            {
+                let question = question.as_ref()?;
+                reading::standpoint(&**store, aside, question).await.ok()
+            }
+        };
         let (claim_and_pods, standpoint) = (pin!(claim_and_pods), pin!(standpoint));
         let reads = select(claim_and_pods, standpoint);
         let timed_out = |_| ReadError::timed_out("the claim");
@@ -263,31 +278,31 @@ impl<'a, S: Store> Round<'a, S> {
     }
 
     /// Reads what a decision wants, side by side.
-    async fn read(&mut self, ticket: &mut Ticket, wanted: Wanted) -> Result<(), ReadError> {
+    async fn read(&mut self, ticket: &mut Ticket, wanted: Wanted) -> Result<(), Unread> {
         let question = &ticket.question;
-        let (store, namespace) = (&**self.store, &*self.key.namespace);
+        let (store, aside, namespace) = (&**self.store, self.aside, &*self.key.namespace);
         let reads = wanted.pods.into_iter().map(async |name| {
             let found = store.pod(namespace, &name).await?;
-            Ok((name, found))
+            Ok::<_, ReadError>((name, found))
         });
         let pods = stream::iter(reads).buffer_unordered(PODS_AT_A_TIME).collect::<Vec<_>>();
         let strangers = async {
             if wanted.strangers {
-                reading::strangers(store, question).await.map(Some)
+                reading::strangers(store, aside, question).await.map(Some)
             } else {
                 Ok(None)
             }
         };
         let standpoint = async {
             if wanted.owner {
-                reading::standpoint(store, question).await.map(Some)
+                reading::standpoint(store, aside, question).await.map(Some)
             } else {
                 Ok(None)
             }
         };
         let read = timeout_at(question.deadline, join3(pods, strangers, standpoint)).await;
         let Ok((pods, strangers, standpoint)) = read else {
-            return Err(ReadError::timed_out("what the decision needs"));
+            return Err(ReadError::timed_out("what the decision needs").into());
         };
         self.pods.extend(pods.into_iter().collect::<Result<Vec<_>, _>>()?);
         if let Some(strangers) = strangers? {
@@ -342,7 +357,10 @@ fn answer_late(tickets: Vec<Ticket>) -> Vec<Ticket> {
     timely
 }
 
-fn failed(error: &ReadError) -> Fate {
+fn failed(unread: &Unread) -> Fate {
+    let Unread::Failed(error) = unread else {
+        return Fate::Answered(Box::new(Undecided::TooCostly.into()));
+    };
     let why = Undecided::from(error.clone());
     if error.why.is_transient() {
         Fate::Unread(why)

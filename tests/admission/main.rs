@@ -2,10 +2,12 @@
 
 mod answers;
 mod bodies;
+mod costly;
 mod deadlines;
 mod desk;
 mod faulty;
 mod following;
+mod fuzz;
 mod policies;
 mod rollouts;
 mod rules;

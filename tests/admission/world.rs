@@ -96,11 +96,11 @@ impl Replica {
     }
 
     /// The HTTP status and body of an answer.
-    pub(crate) async fn send(&self, path: &str, body: String, timeout: Duration) -> (u16, String) {
+    pub(crate) async fn send(&self, path: &str, body: impl Into<Vec<u8>>, timeout: Duration) -> (u16, String) {
         let call = Call {
             path: path.to_owned(),
             timeout: Some(timeout),
-            body: body.into(),
+            body: body.into().into(),
             received: Instant::now().into_std(),
         };
         let reply = self.admission.handle(call).await;

@@ -3,9 +3,12 @@
 
 #![allow(missing_docs, reason = "a test")]
 
+mod bad_input;
 mod check;
 mod common;
+mod conformance;
 mod creators;
+mod evaluation;
 mod holder;
 mod kinds;
 mod late;
@@ -19,5 +22,6 @@ mod refusal;
 mod rights;
 mod scene;
 mod schema;
+mod schema_walk;
 mod site;
 mod storm;

@@ -116,17 +116,38 @@ pub(crate) struct Site {
 impl Site {
     /// A server with those flags and a certificate of its own.
     pub(crate) fn start(flags: &[&str]) -> Self {
+        let (tls, trusted) = Self::certificate();
+        Self::start_with(flags, tls, trusted)
+    }
+
+    /// The same with a handler of the test's own.
+    pub(crate) fn serving(flags: &[&str], served: Arc<dyn Handler>) -> Self {
+        let (tls, trusted) = Self::certificate();
+        Self::run(flags, tls, trusted, Arc::default(), served)
+    }
+
+    fn certificate() -> (TlsFiles, Vec<CertificateDer<'static>>) {
         let (pair, dir) = (Pair::until(2090), directory("site"));
         std::fs::write(dir.join("tls.crt"), &pair.cert).unwrap();
         std::fs::write(dir.join("tls.key"), &pair.key).unwrap();
         let tls = TlsFiles::load(dir.join("tls.crt"), dir.join("tls.key")).unwrap();
-        Self::start_with(flags, tls, vec![pair.der])
+        (tls, vec![pair.der])
     }
 
     pub(crate) fn start_with(flags: &[&str], tls: TlsFiles, trusted: Vec<CertificateDer<'static>>) -> Self {
-        let (handler, metrics) = (Arc::new(TestHandler::default()), Arc::new(Metrics::new()));
-        let readiness = Readiness::new();
+        let handler = Arc::new(TestHandler::default());
         let served = Arc::clone(&handler) as Arc<dyn Handler>;
+        Self::run(flags, tls, trusted, handler, served)
+    }
+
+    fn run(
+        flags: &[&str],
+        tls: TlsFiles,
+        trusted: Vec<CertificateDer<'static>>,
+        handler: Arc<TestHandler>,
+        served: Arc<dyn Handler>,
+    ) -> Self {
+        let (metrics, readiness) = (Arc::new(Metrics::new()), Readiness::new());
         let bound =
             WebhookServer::bind(&options(flags), Arc::new(tls), served, Arc::clone(&metrics), &readiness).unwrap();
         let (trigger, signals) = Signals::manual();
@@ -167,10 +188,25 @@ impl Site {
 
     /// One POST on a connection of its own.
     pub(crate) async fn post(&self, path: &str, body: &[u8]) -> Answer {
-        let mut stream = self.connect("http/1.1").await;
-        stream.write_all(&post(path, body)).await.unwrap();
-        stream.flush().await.unwrap();
-        Answer::read(&mut stream).await.unwrap()
+        self.post_as(path, "application/json", body).await
+    }
+
+    /// One POST with this content type, on a connection of its own. The answer may come before all of the body was sent.
+    pub(crate) async fn post_as(&self, path: &str, content_type: &str, body: &[u8]) -> Answer {
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        let request = [head.as_bytes(), body].concat();
+        let (mut read, mut write) = tokio::io::split(self.connect("http/1.1").await);
+        let sender = tokio::spawn(async move {
+            write.write_all(&request).await?;
+            write.flush().await
+        });
+        let answer = Answer::read(&mut read).await.unwrap();
+        // Of a body that is not read, the rest cannot be sent.
+        let _ = sender.await.unwrap();
+        answer
     }
 
     /// Waits until the handler has begun that many calls.

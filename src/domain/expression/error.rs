@@ -30,6 +30,7 @@ impl ExpressionError {
             | Fault::UnknownVariable { position, .. }
             | Fault::UnknownFunction { position, .. }
             | Fault::PatternNotLiteral { position }
+            | Fault::Types { position, .. }
             | Fault::BadPattern { position, .. } => *position,
             _ => None,
         }
@@ -89,6 +90,14 @@ pub enum Fault {
     #[error("the pattern of matches is not a regular expression, or is too large: {message}")]
     BadPattern {
         /// What is wrong with it.
+        message: String,
+        /// Line and column, from 1.
+        position: Option<(u32, u32)>,
+    },
+    /// It does not pass the API server's check of types.
+    #[error("{message}")]
+    Types {
+        /// What does not fit, and the remedy.
         message: String,
         /// Line and column, from 1.
         position: Option<(u32, u32)>,

@@ -1,8 +1,8 @@
 //! The functions that an expression may call.
 
 use super::error::{Fault, position};
-use super::{meter, tree};
-use cel::common::ast::{CallExpr, Expr, SourceInfo};
+use super::{meter, patterns, tree};
+use cel::common::ast::{CallExpr, Expr, LiteralValue, SourceInfo};
 use cel::{Context, Env, IdedExpr, Program, extensions};
 use std::sync::{Arc, LazyLock};
 
@@ -122,8 +122,9 @@ fn check_pattern(call: &CallExpr, position: Option<(u32, u32)>) -> Result<(), Fa
     let Some(pattern) = pattern.filter(|pattern| pattern.chars().count() <= MAX_PATTERN) else {
         return Err(Fault::PatternNotLiteral { position });
     };
+    let translated = patterns::translate(pattern).map_err(|message| Fault::BadPattern { message, position })?;
     let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
-    context.add_variable_from_value("pattern", pattern.to_owned());
+    context.add_variable_from_value("pattern", translated);
     let program = Program::compile("''.matches(pattern)").map_err(|_| Fault::Internal)?;
     match program.execute(&context) {
         Ok(_) => Ok(()),
@@ -133,4 +134,16 @@ fn check_pattern(call: &CallExpr, position: Option<(u32, u32)>) -> Result<(), Fa
             Err(Fault::BadPattern { message, position })
         }
     }
+}
+
+/// Gives every pattern the meaning that it has for the API server. They were checked before.
+pub(super) fn translate_patterns(node: &mut IdedExpr) {
+    if let Expr::Call(call) = &mut node.expr
+        && call.func_name == "matches"
+        && let Some(pattern) = call.args.last_mut()
+        && let Some(Ok(translated)) = tree::literal(pattern).map(patterns::translate)
+    {
+        pattern.expr = Expr::Literal(LiteralValue::String(translated.into()));
+    }
+    tree::children_mut(node).into_iter().for_each(translate_patterns);
 }

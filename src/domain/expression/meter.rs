@@ -15,10 +15,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What an evaluation may cost: [`STEP`] for each value looked at, and one for each byte of a string. A pod of the largest size that
 /// the store takes (1.5 MB) can be compared with another twice.
-const BUDGET: u64 = 8_000_000;
+pub const BUDGET: u64 = 8_000_000;
 
 /// What looking at a value costs, in bytes that are compared in that time: an evaluation holds a thread for a few tenths of a second
-/// at the most, and those of all policies share these threads.
+/// at the most.
 const STEP: u64 = 12;
 
 /// What one use of a regular expression costs beside its text: it is compiled each time.
@@ -29,20 +29,57 @@ const WEIGH: &str = "@weigh";
 const WEIGH_TEXT: &str = "@weigh_text";
 const WEIGH_CONTAINER: &str = "@weigh_container";
 const ORDERED: &str = "@ordered";
+/// For `string()`: the API server writes a double in another way.
+const NO_DOUBLE: &str = "@no_double";
+/// For `uint()`: the API server takes no text with a plus sign.
+const NO_PLUS: &str = "@no_plus";
 
 thread_local! {
     /// What is left of the budget of the evaluation under way on this thread.
     static LEFT: Cell<u64> = const { Cell::new(0) };
     /// Whether that evaluation made a list of a map's keys.
     static UNORDERED: Cell<bool> = const { Cell::new(false) };
+    /// What the evaluations of [`within`] may still cost together.
+    static ALLOWANCE: Cell<u64> = const { Cell::new(u64::MAX) };
+}
+
+/// What came of work that evaluates expressions, and what they cost: about one for each byte that was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metered<T> {
+    /// `None`: they cost more than was allowed, and what came of the work is not to be used.
+    pub value: Option<T>,
+    /// What they cost together.
+    pub cost: u64,
+}
+
+/// Does work whose expressions may cost so much together. They are evaluated on this thread; work within work has an allowance
+/// of its own.
+pub fn within<T>(allowance: u64, work: impl FnOnce() -> T) -> Metered<T> {
+    /// However the work ends.
+    struct Restore(u64);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            ALLOWANCE.set(self.0);
+        }
+    }
+    let _before = Restore(ALLOWANCE.replace(allowance));
+    let value = work();
+    let left = ALLOWANCE.get();
+    Metered {
+        value: (left > 0).then_some(value),
+        cost: allowance - left,
+    }
 }
 
 /// Evaluates a metered tree.
 pub(super) fn evaluate(tree: &IdedExpr, context: &Context<'_, '_>) -> Result<Value, Fault> {
-    LEFT.set(BUDGET);
+    let allowance = ALLOWANCE.get();
+    let budget = BUDGET.min(allowance);
+    LEFT.set(budget);
     UNORDERED.set(false);
     // No panic is known; should cel have one, it costs a refusal and not the process.
     let result = catch_unwind(AssertUnwindSafe(|| Value::resolve(tree, context)));
+    ALLOWANCE.set(allowance - (budget - LEFT.get()));
     // `true || failure` is true, so the result does not tell that the meter stopped it.
     if LEFT.get() == 0 {
         Err(Fault::TooExpensive)
@@ -61,6 +98,17 @@ pub(super) fn declare(environment: &mut Env) -> Result<(), DeclarationError> {
     })?;
     environment.add_overload(WEIGH_CONTAINER, WEIGH_CONTAINER, vec![DYN_TYPE], |arguments| {
         pass(arguments, |value| value.get_type().kind() == Kind::Map || weigh(value))
+    })?;
+    environment.add_overload(NO_DOUBLE, NO_DOUBLE, vec![DYN_TYPE], |arguments| {
+        pass(arguments, |value| {
+            value.get_type().kind() != Kind::Double && weigh(value)
+        })
+    })?;
+    environment.add_overload(NO_PLUS, NO_PLUS, vec![DYN_TYPE], |arguments| {
+        pass(arguments, |value| {
+            let text = value.downcast_ref::<CelString<'_>>();
+            !text.is_some_and(|text| text.inner().starts_with('+')) && weigh(value)
+        })
     })?;
     environment.add_overload(ORDERED, ORDERED, vec![DYN_TYPE], |arguments| {
         pass(arguments, |value| {
@@ -124,7 +172,12 @@ fn install_in_call(call: &mut CallExpr) {
         call.args.iter_mut().for_each(install);
         return;
     }
-    let subject = if call.func_name == "matches" { WEIGH_TEXT } else { WEIGH };
+    let subject = match call.func_name.as_str() {
+        "matches" => WEIGH_TEXT,
+        "string" => NO_DOUBLE,
+        "uint" => NO_PLUS,
+        _ => WEIGH,
+    };
     if !is_optional(call)
         && let Some(target) = &mut call.target
     {

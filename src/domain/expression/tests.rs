@@ -148,7 +148,7 @@ fn an_evaluation_that_fails_names_no_value_of_the_pod() {
             "f: the evaluation fails: a number is out of range",
         ),
         ("[1][5]", "f: the evaluation fails: an index is out of bounds"),
-        ("int('x')", "f: the evaluation fails: int fails"),
+        ("int(object.metadata.name)", "f: the evaluation fails: int fails"),
         (
             "object + 1",
             "f: the evaluation fails: an operator or function gets a value of the wrong type",

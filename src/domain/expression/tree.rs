@@ -38,6 +38,47 @@ fn entry_parts(entry: &EntryExpr) -> Vec<&IdedExpr> {
     }
 }
 
+/// The same, to be changed.
+pub(super) fn children_mut(node: &mut IdedExpr) -> Vec<&mut IdedExpr> {
+    match &mut node.expr {
+        Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => Vec::new(),
+        Expr::Call(call) => call
+            .target
+            .iter_mut()
+            .map(AsMut::as_mut)
+            .chain(&mut call.args)
+            .collect(),
+        Expr::Comprehension(loop_) => {
+            vec![
+                &mut loop_.iter_range,
+                &mut loop_.accu_init,
+                &mut loop_.loop_cond,
+                &mut loop_.loop_step,
+                &mut loop_.result,
+            ]
+        }
+        Expr::List(list) => list.elements.iter_mut().collect(),
+        Expr::Map(map) => map
+            .entries
+            .iter_mut()
+            .flat_map(|entry| entry_parts_mut(&mut entry.expr))
+            .collect(),
+        Expr::Struct(value) => value
+            .entries
+            .iter_mut()
+            .flat_map(|entry| entry_parts_mut(&mut entry.expr))
+            .collect(),
+        Expr::Select(select) => vec![&mut select.operand],
+    }
+}
+
+fn entry_parts_mut(entry: &mut EntryExpr) -> Vec<&mut IdedExpr> {
+    match entry {
+        EntryExpr::StructField(field) => vec![&mut field.value],
+        EntryExpr::MapEntry(entry) => vec![&mut entry.key, &mut entry.value],
+    }
+}
+
 /// Whether the tree has more than `limit` levels. Does not recurse deeper than that itself.
 pub(super) fn is_deeper_than(node: &IdedExpr, limit: usize) -> bool {
     limit == 0 || children(node).into_iter().any(|child| is_deeper_than(child, limit - 1))

@@ -11,13 +11,16 @@ use super::{Policy, WatchedKeys};
 use crate::api::policy::{
     DeployerPolicy, DeployerPolicySpec, MatchCondition, OlderGenerations, Reruns, Scope as KeyScope,
 };
-use crate::domain::expression::{Expression, Fault, Keys, Reads, Scope};
+use crate::domain::expression::{Expression, Fault, Keys, Reads, Scope, within};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// The most matchConditions that a policy may have. The API server takes 64 for a webhook; some are ours.
 pub(super) const MAX_CONDITIONS: usize = 56;
+
+/// What a condition may cost on a pod with next to nothing in it: it is tried on one for each key that it reads.
+const TRIAL: u64 = 200_000;
 
 /// Collects errors while the rest is compiled.
 #[derive(Default)]
@@ -36,8 +39,16 @@ impl Errors {
         result.map_err(|errors| self.0.extend(errors)).ok()
     }
 
-    fn expression(&mut self, field: &str, source: Option<&String>, variables: &[&str]) -> Option<Expression> {
-        source.and_then(|source| self.take(Expression::compile(field, source, variables)))
+    /// Compiles an expression that must yield `wanted`.
+    fn expression(
+        &mut self,
+        field: &str,
+        source: Option<&String>,
+        variables: &[&str],
+        wanted: &'static str,
+    ) -> Option<Expression> {
+        let compiled = Expression::compile(field, source?, variables);
+        self.take(compiled.and_then(|expression| expression.check_yields(wanted).map(|()| expression)))
     }
 }
 
@@ -70,18 +81,23 @@ impl Policy {
             [&config.label, &config.annotation, &config.expression],
             &mut errors,
         );
-        let config_uid = errors.expression("spec.config.uid", config.uid.as_ref(), owner_variables);
+        let config_uid = errors.expression("spec.config.uid", config.uid.as_ref(), owner_variables, "string");
         let generation = spec.generation.as_ref();
         let generation_source = generation.and_then(|generation| {
             let fields = [&generation.label, &generation.annotation, &generation.expression];
             source("spec.generation", fields, &mut errors)
         });
         let ordinal = generation.and_then(|generation| generation.ordinal.as_ref());
-        let ordinal = errors.expression("spec.generation.ordinal", ordinal, owner_variables);
+        let ordinal = errors.expression("spec.generation.ordinal", ordinal, owner_variables, "int");
         let owner = spec.owner.as_ref().map(|owner| OwnerRule {
             api_version: owner.api_version.clone(),
             kind: owner.kind.clone(),
-            expression: errors.expression("spec.owner.expression", owner.expression.as_ref(), owner_variables),
+            expression: errors.expression(
+                "spec.owner.expression",
+                owner.expression.as_ref(),
+                owner_variables,
+                "bool",
+            ),
             wake: owner.wake,
         });
         let (Some(namespace_selector), Some(object_selector), Some(config), true) =
@@ -197,7 +213,7 @@ fn source(field: &str, [label, annotation, expression]: [&Option<String>; 3], er
         (None, None, Some(_)) => {
             let field = format!("{field}.expression");
             errors
-                .expression(&field, expression.as_ref(), &["object"])
+                .expression(&field, expression.as_ref(), &["object"], "string")
                 .map(Source::Expression)
         }
         _ => {
@@ -216,6 +232,8 @@ fn conditions(conditions: &[MatchCondition], errors: &mut Errors) -> Vec<Conditi
             "spec.match.matchConditions",
             "there may be at most 56 conditions; join some with &&",
         );
+        // To compile and try them all could take long.
+        return Vec::new();
     }
     let mut names = BTreeSet::new();
     let mut compiled = Vec::new();
@@ -231,7 +249,7 @@ fn conditions(conditions: &[MatchCondition], errors: &mut Errors) -> Vec<Conditi
             errors.add(&format!("{field}.name"), "the name is given twice; choose another");
         }
         let field = format!("{field}.expression");
-        let expression = errors.expression(&field, Some(&condition.expression), &["object", "oldObject"]);
+        let expression = errors.expression(&field, Some(&condition.expression), &["object", "oldObject"], "bool");
         let checked = expression.and_then(|expression| errors.take(check_on_other_pods(expression)));
         compiled.extend(checked.map(|expression| Condition {
             name: condition.name.clone(),
@@ -253,8 +271,13 @@ fn check_on_other_pods(expression: Expression) -> Result<Expression, FieldError>
             "status": {},
         });
         let scope = Scope::new(&[("object", Some(&pod)), ("oldObject", Some(&Value::Null))]);
-        match expression.bool(&scope) {
+        let tried = within(TRIAL, || expression.bool(&scope)).value;
+        match tried.unwrap_or_else(|| Err(expression.too_expensive())) {
             Ok(_) => {}
+            Err(error) if error.fault == Fault::TooExpensive => {
+                let message = "the expression takes too many steps even on a pod with next to nothing in it; make it simpler: fewer macros within macros";
+                return Err(FieldError::new(expression.field(), message));
+            }
             Err(error) if matches!(error.fault, Fault::WrongType { .. }) => return Err(error.into()),
             Err(error) => {
                 let (field, key) = example(&expression);

@@ -36,15 +36,13 @@ impl Selector {
         });
         let mut requirements: Vec<_> = labels.collect();
         let mut errors = Vec::new();
+        let keys = requirements.iter().map(|requirement| &requirement.key);
+        errors.extend(keys.filter_map(|key| bad_key(&format!("{field}.matchLabels"), key)));
         for (index, expression) in selector.match_expressions.iter().flatten().enumerate() {
             match requirement(&format!("{field}.matchExpressions[{index}]"), expression) {
                 Ok(requirement) => requirements.push(requirement),
                 Err(error) => errors.push(error),
             }
-        }
-        let empty = requirements.iter().any(|requirement| requirement.key.is_empty());
-        if empty {
-            errors.push(FieldError::new(field, "a label key is empty; give it a name"));
         }
         if errors.is_empty() {
             Ok(Self(requirements))
@@ -92,7 +90,39 @@ fn joined(values: &BTreeSet<String>) -> String {
     values.iter().map(String::as_str).collect::<Vec<_>>().join(",")
 }
 
+/// A key that the API server takes for no label's: it would refuse the webhook configuration.
+fn bad_key(field: &str, key: &str) -> Option<FieldError> {
+    let (prefix, name) = key
+        .split_once('/')
+        .map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    let good_name = is_made_of(name, 63, |byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    let good_prefix = prefix.is_none_or(|prefix| {
+        let is_part = |part: &str| {
+            is_made_of(part, 253, |byte| {
+                byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'
+            })
+        };
+        prefix.len() <= 253 && prefix.split('.').all(is_part)
+    });
+    let message = format!(
+        "{key:?} is no key of a label; give it a name of at most 63 letters, digits, -, _ and ., after a DNS name and a slash if it has a prefix"
+    );
+    (!good_name || !good_prefix).then(|| FieldError::new(field, message))
+}
+
+/// Whether a text of these characters begins and ends with a letter or digit.
+fn is_made_of(text: &str, longest: usize, good: impl Fn(u8) -> bool) -> bool {
+    let ends = [text.bytes().next(), text.bytes().last()];
+    let ends = ends
+        .into_iter()
+        .all(|end| end.is_some_and(|byte| byte.is_ascii_alphanumeric()));
+    ends && text.len() <= longest && text.bytes().all(good)
+}
+
 fn requirement(field: &str, expression: &LabelSelectorRequirement) -> Result<Requirement, FieldError> {
+    if let Some(error) = bad_key(&format!("{field}.key"), &expression.key) {
+        return Err(error);
+    }
     let values: BTreeSet<String> = expression.values.iter().flatten().cloned().collect();
     let operator = match (expression.operator.as_str(), values.is_empty()) {
         ("In", false) => Operator::In(values),

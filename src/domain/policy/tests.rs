@@ -334,7 +334,7 @@ fn an_identity_that_cannot_be_read_says_why() {
             "spec.config.expression: the evaluation fails: there is no app",
         ),
         (
-            &json!({"expression": "object.metadata.name.size()"}),
+            &json!({"expression": "dyn(object.metadata.name.size())"}),
             labelled("a"),
             "spec.config.expression: the expression must yield a string, but it yields a int",
         ),
@@ -472,6 +472,7 @@ proptest! {
     }
 }
 
+mod fuzz;
 mod openshift;
 mod shipped;
 
