@@ -7,6 +7,7 @@
 //! - [`claim`]: the transitions of a claim
 //! - [`claim_status`]: what a claim's status shows to people
 //! - [`admission`]: the decision on one CREATE
+//! - [`leftovers`]: what a guard does about a key beside admission
 //! - [`standpoint`]: what an owner says of its deployer
 //! - [`pursuit`]: how long an admitted pod is believed to be on its way
 //! - [`refusal`]: every reason, with its text
@@ -18,6 +19,7 @@ pub mod claim;
 pub mod claim_status;
 pub mod expression;
 pub mod key;
+pub mod leftovers;
 pub mod policy;
 pub mod pursuit;
 pub mod refusal;

@@ -81,6 +81,7 @@ impl Policy {
             api_version: owner.api_version.clone(),
             kind: owner.kind.clone(),
             expression: errors.expression("spec.owner.expression", owner.expression.as_ref(), owner_variables),
+            finished: errors.expression("spec.owner.finished", owner.finished.as_ref(), owner_variables),
             wake: owner.wake,
         });
         let (Some(namespace_selector), Some(object_selector), Some(config), true) =
@@ -306,8 +307,13 @@ fn watched(policy: &Policy) -> WatchedKeys {
             Source::Expression(expression) => watched.extend(expression.reads()),
         }
     }
-    let owner = policy.owner.as_ref().and_then(|owner| owner.expression.as_ref());
-    let others = [policy.config_uid.as_ref(), policy.ordinal.as_ref(), owner];
+    let owner = policy.owner.as_ref();
+    let others = [
+        policy.config_uid.as_ref(),
+        policy.ordinal.as_ref(),
+        owner.and_then(|owner| owner.expression.as_ref()),
+        owner.and_then(|owner| owner.finished.as_ref()),
+    ];
     for expression in policy.conditions.iter().chain(others.into_iter().flatten()) {
         watched.extend(expression.reads());
     }
