@@ -21,18 +21,26 @@
 //! - Every age is of the guard's own monotonic clock, and `now` was taken before the claim was read.
 
 mod action;
+mod actions;
 mod finding;
+mod findings;
+mod reading;
 mod snapshot;
 mod terms;
+mod view;
 
 pub use action::{Action, Change, Condemnation, Plan};
 pub use finding::{CondemnedStays, Finding, OrphanWhy};
+pub use reading::OwnerRead;
 pub use snapshot::{FoundClaim, FoundPod, Memory, OwnerState, Place, Snapshot};
 pub use terms::{Now, Terms};
 
 /// Says what is to be done about a key.
 #[must_use]
 pub fn plan(snapshot: &Snapshot, terms: &Terms, now: Now) -> Plan {
-    let _ = (snapshot, terms, now);
-    Plan::default()
+    let view = view::View::of(snapshot, terms);
+    Plan {
+        actions: actions::actions(&view, now),
+        findings: findings::findings(&view, now),
+    }
 }

@@ -9,7 +9,6 @@ use tokio::time::{Instant, timeout_at};
 
 use super::desk::Desks;
 use super::policies::{Known, Policies, Target};
-use super::reading::key_of;
 use super::review::{Request, ReviewError};
 use super::ticket::{Decided, Question};
 use crate::api::claim::PolicyReference;
@@ -275,7 +274,7 @@ fn question(
 ) -> Result<Question, Box<RefusedAtOnce>> {
     let refused = |refusal, key| Box::new(RefusedAtOnce { refusal, key });
     let identity = policy.identity(object).map_err(|error| refused(error.into(), None))?;
-    let key = key_of(&policy, &pod.namespace, &identity);
+    let key = Key::of(&policy, &pod.namespace, &identity);
     let owner = policy
         .owner_reference(object)
         .map_err(|error| refused(error.into(), Some(key.clone())))?;
@@ -331,7 +330,7 @@ fn update(policy: &Policy, pod: Pod, request: &Request, new: &Value) -> Option<J
         (Err(error), _) | (_, Err(error)) => return Some(undecided(pod, "UPDATE", error.to_string())),
     }
     let identity = policy.identity(old).or_else(|_| policy.identity(new)).ok();
-    let key = identity.map(|identity| key_of(policy, &pod.namespace, &identity));
+    let key = identity.map(|identity| Key::of(policy, &pod.namespace, &identity));
     let owner = named_owner(policy, old).or_else(|| named_owner(policy, new));
     Some(Judgement {
         owner,

@@ -5,24 +5,11 @@ use std::sync::Arc;
 use super::ticket::Question;
 use crate::cluster::store::{OwnerKind, ReadError, Store};
 use crate::domain::admission::{Standpoint, Stranger};
-use crate::domain::key::{Key, Subject};
-use crate::domain::policy::{Identity, Policy};
+use crate::domain::key::Key;
+use crate::domain::policy::Policy;
 use crate::domain::sighting::Activity;
 use crate::domain::standpoint::{judge_owner, without_owner};
 use serde_json::Value;
-
-/// The key of a pod with this identity under a policy.
-pub(super) fn key_of(policy: &Policy, namespace: &str, identity: &Identity) -> Key {
-    let subject = match (policy.scope, &identity.generation) {
-        (crate::api::policy::Scope::Generation, Some(generation)) => Subject::Generation(generation.clone()),
-        _ => Subject::Config(identity.config.clone()),
-    };
-    Key {
-        policy: policy.name.clone(),
-        namespace: namespace.to_owned(),
-        subject,
-    }
-}
 
 /// The listed pods that look active for the question's key. A pod whose identity cannot be read blocks nobody.
 pub(super) async fn strangers<S: Store>(store: &S, question: &Question) -> Result<Vec<Stranger>, ReadError> {
@@ -45,7 +32,7 @@ fn stranger(policy: &Arc<Policy>, key: &Key, pod: &Value) -> Option<Stranger> {
     let identity = policy.identity(pod);
     let others = identity
         .as_ref()
-        .is_ok_and(|identity| key_of(policy, &key.namespace, identity) != *key);
+        .is_ok_and(|identity| Key::of(policy, &key.namespace, identity) != *key);
     // Most pods are of other keys: that is cheaper to see than whether they match.
     if others || !policy.matches(pod, None).unwrap_or(false) {
         return None;

@@ -33,10 +33,11 @@ pub enum Action {
         /// As it was read with the pod not bound to a node.
         resource_version: String,
     },
-    /// Touch this owner with a no-op annotation patch, if it still has this uid, and remember it as woken.
+    /// Take this owner off `status.waiting`, conditional on the claim's version; then remember it in
+    /// [`Memory::to_wake`](super::Memory::to_wake). Taken off first, because an owner that is woken and refused again is listed again.
+    Unlist(WaitingOwner),
+    /// Touch this owner with a no-op annotation patch, if it still has this uid; then, or if it is gone, forget that it is to be woken.
     Wake(WaitingOwner),
-    /// Take these owners (uids), which were woken, off `status.waiting`, conditional on the claim's version.
-    Unlist(Vec<String>),
     /// Delete the claim, with its uid and resourceVersion as preconditions: it is free and of no more use.
     RemoveClaim,
 }

@@ -79,7 +79,7 @@ pub enum Place {
 pub enum OwnerState {
     /// It is there, and is not finished; or the policy asks for no owner.
     Fine,
-    /// A quorum GET found none of that name, or the pod names none.
+    /// A quorum GET found none of that name.
     Gone,
     /// There is another one under its name.
     Replaced,
@@ -102,8 +102,8 @@ pub struct Memory {
     pub active_since: BTreeMap<String, Duration>,
     /// Uids whose pending entry was seen, and was dropped by somebody.
     pub given_up: BTreeSet<String>,
-    /// Uids of owners that this guard has woken, and that are still listed as waiting.
-    pub woken: BTreeSet<String>,
+    /// Owners that this guard took off `status.waiting` and has not touched yet.
+    pub to_wake: Vec<WaitingOwner>,
     /// Since when this guard has seen the claim's spec (`metadata.generation`) as it is now. `None` if it has not before.
     pub unchanged_since: Option<Duration>,
 }

@@ -20,6 +20,9 @@ pub struct Terms {
     /// Stock is being taken for the first time under this uid of the policy: deployers that nobody admitted under it are spared.
     /// It is over when every key was planned for without an action and without a [`Crowded`](super::Finding::Crowded) finding.
     pub first_stock: bool,
+    /// The policy's `metadata.creationTimestamp`. A pod that is not younger was there before the policy, whatever list failed to show it,
+    /// and is spared. (Both are the API server's clock; it can only keep a pod from being deleted.)
+    pub policy_created: Option<Timestamp>,
     /// What becomes of leftovers.
     pub leftovers: Leftovers,
     /// Whether waiting owners are woken when the key becomes free.
@@ -29,7 +32,7 @@ pub struct Terms {
 impl Terms {
     /// The rules of a policy.
     #[must_use]
-    pub fn of(policy: &Policy, leads: bool, first_stock: bool) -> Self {
+    pub fn of(policy: &Policy, policy_created: Option<Timestamp>, leads: bool, first_stock: bool) -> Self {
         Self {
             policy: PolicyReference {
                 name: policy.name.clone(),
@@ -40,6 +43,7 @@ impl Terms {
             armed: policy.mode == Mode::Enforce,
             leads,
             first_stock,
+            policy_created,
             leftovers: policy.leftovers,
             wake: policy.owner_rule().map_or(Wake::Never, |owner| owner.wake),
         }
