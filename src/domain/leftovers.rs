@@ -18,7 +18,9 @@
 //! - Every pod was read by a quorum GET of its own that began after the claim was read, and every pod that the claim names
 //!   ([`DeployerClaimSpec::names`](crate::api::claim::DeployerClaimSpec::names)) was. Pods that only a list or a watch suggested may be missing.
 //! - An action is carried out as one write with the precondition that it states; a conflict means new snapshots.
-//! - Every age is of the guard's own monotonic clock, and `now` was taken before the claim was read.
+//! - What is remembered ([`Memory`]) was copied *before* the claim was read, as `now` was taken: that a pod was stored, told while its GET was
+//!   under way, would make an older "not found" look like its end, and free the claim of a pod that works.
+//! - Every age is of the guard's own monotonic clock.
 
 mod action;
 mod actions;
@@ -44,3 +46,6 @@ pub fn plan(snapshot: &Snapshot, terms: &Terms, now: Now) -> Plan {
         findings: findings::findings(&view, now),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,7 +12,7 @@ use crate::domain::claim::{MAX_CONDEMNED, MAX_SPARED, Standing};
 
 /// Beyond twice the time that claims are kept and this, a guard that was restarted believes the timestamps of a claim, which other
 /// machines wrote.
-const CLOCKS_DIFFER: Duration = Duration::from_secs(86_400);
+const CLOCKS_DIFFER: Duration = Duration::from_hours(24);
 
 /// Everything that is to be done, most urgent first.
 pub(super) fn actions(view: &View<'_>, now: Now) -> Vec<Action> {

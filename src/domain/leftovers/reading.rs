@@ -26,14 +26,14 @@ impl FoundPod {
     #[must_use]
     pub fn read(policy: &Policy, key: &Key, pod: &Value, owner: OwnerRead<'_>) -> Self {
         let text = |pointer: &str| pod.pointer(pointer).and_then(Value::as_str);
-        let owned = |pointer: &str| text(pointer).unwrap_or_default().to_owned();
+        let field = |pointer: &str| text(pointer).unwrap_or_default().to_owned();
         let (state, owner) = owner_state(policy, pod, owner);
         Self {
-            uid: owned("/metadata/uid"),
+            uid: field("/metadata/uid"),
             activity: Activity::of_phase(text("/status/phase")),
             unstarted: text("/spec/nodeName").is_none_or(str::is_empty),
             terminating: text("/metadata/deletionTimestamp").is_some(),
-            resource_version: owned("/metadata/resourceVersion"),
+            resource_version: field("/metadata/resourceVersion"),
             created: text("/metadata/creationTimestamp").and_then(|time| time.parse::<Timestamp>().ok()),
             place: place(policy, key, pod, owner),
             owner: state,

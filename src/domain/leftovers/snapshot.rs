@@ -89,7 +89,8 @@ pub enum OwnerState {
     Unread(String),
 }
 
-/// What is remembered of pods, by uid. All of it stays true however old the watch or list was that told it.
+/// What is remembered of pods, by uid. All of it stays true however old the watch or list was that told it. Copy it before the claim is
+/// read: only then is a pod that was stored and is not found gone.
 ///
 /// Ages are times on this guard's monotonic clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
