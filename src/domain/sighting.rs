@@ -6,7 +6,7 @@ use crate::api::claim::Outcome;
 ///
 /// Terminating, Pending, Running and Unknown pods are active: a deployer that is being deleted still deploys until it is
 /// gone. The phases Succeeded and Failed end it, also while its object is still terminating.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Activity {
     /// Neither Succeeded nor Failed.
     Active,

@@ -11,6 +11,8 @@
 #![allow(missing_docs, reason = "a test")]
 
 mod faults;
+mod guard;
+mod guards;
 mod observer;
 mod request;
 mod system;
