@@ -131,7 +131,7 @@ impl System {
             key_generation: None,
             reruns: Reruns::Always,
             older_generations: OlderGenerations::Allow,
-            stock_taken: false,
+            stock_taken: self.stock_taken,
         };
         let sightings = |pods: &BTreeMap<&'static str, Option<Pod>>| -> BTreeMap<String, Sighting> {
             let found = pods.iter();

@@ -102,6 +102,8 @@ pub(crate) struct System {
     pub(crate) restarts: u8,
     pub(crate) guards: Watchers,
     pub(crate) plans: Plans,
+    /// A guard has taken stock, so that admissions list no pods.
+    pub(crate) stock_taken: bool,
     /// A deployer that comes in by a bypass, at any time.
     pub(crate) bypass: Option<&'static str>,
     /// Owners go at any time.
@@ -156,6 +158,7 @@ impl System {
             restarts: 0,
             guards: Watchers::None,
             plans: Plans::default(),
+            stock_taken: false,
             bypass: None,
             orphans: false,
             arrives_late: false,
