@@ -10,69 +10,15 @@
 //!
 //! A claim of no more use may be removed at once here: how long it is kept plays no part.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use deployer_guard::api::claim::{DeployerClaimSpec, PolicyReference};
-use deployer_guard::api::policy::{LeftoverAction, Leftovers, Wake};
-use deployer_guard::domain::leftovers::{self, Change, FoundClaim, FoundPod, Now, OwnerState, Place, Snapshot, Terms};
-use jiff::Timestamp;
-use stateright::Property;
+use deployer_guard::api::claim::DeployerClaimSpec;
 
+use crate::deeds::{Deed, Delete, Glimpse, Glimpses, fingerprint};
 use crate::request::Request;
 use crate::system::{Event, Fault, System, Watchers, uid};
 use crate::world::{Action, Pod, World};
-
-/// What a look at a name found, and which of its pods (by the number of the create) were known to have been stored before.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Glimpse {
-    found: Option<Pod>,
-    stored: BTreeSet<usize>,
-}
-
-type Glimpses = BTreeMap<&'static str, BTreeSet<Glimpse>>;
-
-/// What was planned on what was seen before, by a fingerprint of that: planning is what takes time here.
-#[derive(Default)]
-pub(crate) struct Plans(Mutex<HashMap<u64, Arc<Vec<Deed>>>>);
-
-impl Plans {
-    fn get(&self, seen: impl Hash, plan: impl FnOnce() -> Vec<Deed>) -> Arc<Vec<Deed>> {
-        let seen = fingerprint(&seen);
-        if let Some(known) = self.0.lock().expect("no plan panics").get(&seen) {
-            return Arc::clone(known);
-        }
-        let planned = Arc::new(plan());
-        self.0
-            .lock()
-            .expect("no plan panics")
-            .insert(seen, Arc::clone(&planned));
-        planned
-    }
-}
-
-fn fingerprint(what: &impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    what.hash(&mut hasher);
-    hasher.finish()
-}
-
-/// A delete, as it was planned.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Delete {
-    name: &'static str,
-    pod: Pod,
-}
-
-/// What a guard is about to do.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Deed {
-    Write(Event, Arc<DeployerClaimSpec>),
-    Remove,
-    Delete(Delete),
-}
 
 /// One guard, on its way through one key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -124,9 +70,9 @@ pub(crate) enum Harm {
 pub(crate) struct Guards {
     pub(crate) harm: Option<Harm>,
     /// Pods that were stored, as long as the claim believes them to be on their way.
-    stored: BTreeSet<usize>,
+    pub(crate) stored: BTreeSet<usize>,
     /// What was seen of each name since the claim was written.
-    glimpses: Glimpses,
+    pub(crate) glimpses: Glimpses,
     deletes: BTreeSet<Delete>,
     each: Vec<Guard>,
 }
@@ -359,226 +305,9 @@ impl System {
             Guard::About(_) => vec![Move::Act(i), Move::Abandon(i)],
         }
     }
-
-    /// Everything that some guard may do to the present claim, and every delete that one may plan.
-    fn deeds_of_any(&self, world: &World) -> Arc<Vec<Deed>> {
-        let guards = &world.guards;
-        let stored = (self.fault == Fault::MemoryTakenLast).then_some(&guards.stored);
-        let seen = (&world.claim, &guards.glimpses, stored);
-        self.plans.get(seen, || self.plan_for_any(world))
-    }
-
-    fn plan_for_any(&self, world: &World) -> Vec<Deed> {
-        let claim = world.claim.as_deref();
-        let mut snapshots: Vec<Vec<(&'static str, Option<&Pod>, BTreeSet<usize>)>> = vec![vec![]];
-        for (name, glimpses) in &world.guards.glimpses {
-            let named = claim.is_some_and(|claim| claim.names().any(|known| known == *name));
-            let mut longer = Vec::new();
-            for snapshot in snapshots {
-                for glimpse in glimpses {
-                    let stored = match self.fault {
-                        Fault::MemoryTakenLast => &world.guards.stored,
-                        _ => &glimpse.stored,
-                    };
-                    let mut with = snapshot.clone();
-                    with.push((*name, glimpse.found.as_ref(), stored.clone()));
-                    longer.push(with);
-                    if !stored.is_empty() {
-                        // A guard that remembers nothing.
-                        let mut with = snapshot.clone();
-                        with.push((*name, glimpse.found.as_ref(), BTreeSet::new()));
-                        longer.push(with);
-                    }
-                }
-                if !named {
-                    longer.push(snapshot);
-                }
-            }
-            snapshots = longer;
-        }
-        let mut deeds = Vec::new();
-        for snapshot in snapshots {
-            for deed in self.deeds(claim, &snapshot) {
-                if !deeds.contains(&deed) {
-                    deeds.push(deed);
-                }
-            }
-        }
-        deeds
-    }
-
-    /// What the project's own plan makes of a snapshot. Not only its first action: the next one is tried where that is refused.
-    fn deeds(
-        &self,
-        claim: Option<&DeployerClaimSpec>,
-        read: &[(&'static str, Option<&Pod>, BTreeSet<usize>)],
-    ) -> Vec<Deed> {
-        let pods = read
-            .iter()
-            .map(|(name, found, _)| ((*name).to_owned(), found.map(found_pod)));
-        let mut snapshot = Snapshot {
-            claim: claim.map(|spec| FoundClaim {
-                spec: spec.clone(),
-                ..FoundClaim::default()
-            }),
-            pods: pods.collect(),
-            ..Snapshot::default()
-        };
-        let stored = read.iter().flat_map(|(_, _, stored)| stored);
-        snapshot.memory.stored = stored.map(|pod| uid(*pod).to_owned()).collect();
-        snapshot.memory.unchanged_since = Some(Duration::ZERO);
-        let plan = leftovers::plan(&snapshot, &terms(), NOW);
-        let mut deeds = Vec::new();
-        for action in plan.actions {
-            match action {
-                leftovers::Action::WriteClaim {
-                    change: Change::Condemned(pods),
-                    ..
-                } if self.fault == Fault::NoMark => {
-                    let uids: Vec<_> = pods.iter().map(|(pod, _)| pod.uid.as_str()).collect();
-                    let there = read.iter().filter_map(|(name, found, _)| Some((*name, (*found)?)));
-                    let deletes = there.filter(|(_, pod)| uids.contains(&pod.uid));
-                    deeds.extend(deletes.map(|(name, pod)| delete(name, pod)));
-                }
-                leftovers::Action::WriteClaim { change, next } => {
-                    deeds.push(Deed::Write(event(claim, &change), Arc::new(*next)));
-                }
-                leftovers::Action::DeletePod { pod, .. } => {
-                    let there = read.iter().find(|(name, ..)| *name == pod.name);
-                    deeds.extend(there.and_then(|(name, found, _)| Some(delete(name, (*found)?))));
-                }
-                leftovers::Action::RemoveClaim => deeds.push(Deed::Remove),
-                leftovers::Action::Wake(_) | leftovers::Action::Unlist(_) => {}
-            }
-        }
-        deeds
-    }
-
-    /// Whether the API server carries the delete out: the resourceVersion changed with everything that happened to the pod.
-    fn hits(&self, pod: &Pod, delete: &Delete) -> bool {
-        match self.fault {
-            Fault::DeletesByName => true,
-            Fault::DeletesStarted => pod.uid == delete.pod.uid,
-            _ => (pod.uid, pod.activity, pod.started) == (delete.pod.uid, delete.pod.activity, delete.pod.started),
-        }
-    }
-
-    /// A delete of a pod that is gone, or has changed, does nothing any more.
-    fn may_still_hit(&self, world: &World, delete: &Delete) -> bool {
-        let there = world.store.get(delete.name);
-        self.fault == Fault::DeletesByName || there.is_some_and(|pod| self.hits(pod, delete))
-    }
 }
 
 /// Every name that the claim names was read.
 fn is_complete(claim: Option<&DeployerClaimSpec>, was_read: impl Fn(&str) -> bool) -> bool {
     claim.is_none_or(|claim| claim.names().all(was_read))
-}
-
-/// Long after everything: whatever may be removed, is.
-const NOW: Now = Now {
-    monotonic: Duration::MAX,
-    wall: Timestamp::UNIX_EPOCH,
-};
-
-fn terms() -> Terms {
-    Terms {
-        policy: PolicyReference::default(),
-        armed: true,
-        leads: true,
-        first_stock: false,
-        policy_created: None,
-        leftovers: Leftovers {
-            duplicates: LeftoverAction::DeleteUnstarted,
-            orphans: LeftoverAction::DeleteUnstarted,
-            ..Leftovers::default()
-        },
-        wake: Wake::Never,
-    }
-}
-
-fn found_pod(pod: &Pod) -> FoundPod {
-    FoundPod {
-        uid: pod.uid.to_owned(),
-        activity: pod.activity,
-        unstarted: !pod.started,
-        terminating: false,
-        resource_version: String::new(),
-        created: None,
-        place: Place::Here {
-            generation: None,
-            ordinal: None,
-            config_uid: None,
-        },
-        owner: if pod.orphan { OwnerState::Gone } else { OwnerState::Fine },
-    }
-}
-
-fn delete(name: &'static str, pod: &Pod) -> Deed {
-    let mut pod = *pod;
-    // No part of the pod.
-    pod.orphan = false;
-    Deed::Delete(Delete { name, pod })
-}
-
-fn event(claim: Option<&DeployerClaimSpec>, change: &Change) -> Event {
-    match change {
-        Change::Confirmed { .. } => Event::GuardConfirmed,
-        Change::Freed(_) => Event::GuardFreed,
-        Change::Adopted { .. } => Event::Adopted,
-        Change::Spared(_) => Event::Spared,
-        Change::Condemned(pods) => {
-            let held = |uid: &str| claim.is_some_and(|claim| claim.is_entry(uid));
-            match pods.iter().any(|(pod, _)| held(&pod.uid)) {
-                true => Event::CondemnedHolder,
-                false => Event::Condemned,
-            }
-        }
-        Change::Forgotten(_) => Event::Forgot,
-    }
-}
-
-/// What must happen where guards are explored, or the check shows nothing.
-pub(crate) fn sometimes(system: &System) -> Vec<Property<System>> {
-    macro_rules! met {
-        ($($what:literal: $event:ident),*) => {
-            vec![$(Property::sometimes($what, |system: &System, _| system.has_met(Event::$event))),*]
-        };
-    }
-    if system.guards == Watchers::None {
-        return vec![];
-    }
-    let mut properties = met!(
-        "a guard confirms": GuardConfirmed, "a guard frees": GuardFreed, "a guard adopts": Adopted,
-        "a guard condemns": Condemned, "a guard deletes": DeletedByGuard, "a condemned pod is forgotten": Forgot,
-        "a guard spares": Spared, "a claim is removed": Removed
-    );
-    if system.guards == Watchers::Any {
-        properties.extend(met!("a pending pod that was stored once is freed": GuardFreedMissing));
-    } else {
-        properties.extend(met!("a delete comes too late": DeleteRefused));
-    }
-    if system.orphans {
-        properties.extend(met!("an orphaned holder is condemned": CondemnedHolder));
-    }
-    if system.arrives_late {
-        properties.extend(met!("a pod is stored after its entry was dropped": Late));
-    }
-    properties
-}
-
-/// What no guard does, each as a property of its own.
-pub(crate) fn harmless() -> [Property<System>; 5] {
-    macro_rules! never {
-        ($what:literal, $harm:ident) => {
-            Property::always($what, |_, world: &World| world.guards.harm != Some(Harm::$harm))
-        };
-    }
-    [
-        never!("no pod that works leaves the claim", LeftTheClaim),
-        never!("nobody is adopted beside another", AdoptedBeside),
-        never!("no holder is deleted", DeletedEntry),
-        never!("nothing is deleted that has started", DeletedStarted),
-        never!("nobody is admitted beside a pod of the claim", AdmittedBeside),
-    ]
 }

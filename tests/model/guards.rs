@@ -1,10 +1,12 @@
 //! Guards that all lead and act on old snapshots never lead to two active, never let a pod that works leave the claim, and never
 //! delete a holder; with any rule taken out, the check finds a run in which they do.
 
-use stateright::{Checker, HasDiscoveries, Model};
+use stateright::{Checker, HasDiscoveries, Model, Property};
 
+use crate::guard::Harm;
 use crate::system::Call::Create;
-use crate::system::{Fault, System, Watchers};
+use crate::system::{Event, Fault, System, Watchers};
+use crate::world::World;
 use crate::{THREADS, holds};
 
 fn guarded(names: &[&'static str]) -> System {
@@ -62,6 +64,16 @@ fn any_guards_and_pods_that_arrive_late() {
         ..guarded(&["a", "b"])
     };
     holds("two creates, however late, any guards", system);
+}
+
+#[test]
+fn any_guards_with_a_bypass_and_pods_that_arrive_late_and_owners_that_go() {
+    let system = System {
+        arrives_late: true,
+        orphans: true,
+        ..guarded(&["a"])
+    };
+    holds("a create, however late, a bypass, owners that go, any guards", system);
 }
 
 /// The check of the reduction: each read of each guard is a step.
@@ -145,4 +157,49 @@ fn a_guard_writes_without_the_claims_version() {
         },
         "no pod that works leaves the claim",
     );
+}
+
+/// What must happen where guards are explored, or the check shows nothing.
+pub(crate) fn sometimes(system: &System) -> Vec<Property<System>> {
+    macro_rules! met {
+        ($($what:literal: $event:ident),*) => {
+            vec![$(Property::sometimes($what, |system: &System, _| system.has_met(Event::$event))),*]
+        };
+    }
+    if system.guards == Watchers::None {
+        return vec![];
+    }
+    let mut properties = met!(
+        "a guard confirms": GuardConfirmed, "a guard frees": GuardFreed, "a guard adopts": Adopted,
+        "a guard condemns": Condemned, "a guard deletes": DeletedByGuard, "a condemned pod is forgotten": Forgot,
+        "a guard spares": Spared, "a claim is removed": Removed
+    );
+    if system.guards == Watchers::Any {
+        properties.extend(met!("a pending pod that was stored once is freed": GuardFreedMissing));
+    } else {
+        properties.extend(met!("a delete comes too late": DeleteRefused));
+    }
+    if system.orphans {
+        properties.extend(met!("an orphaned holder is condemned": CondemnedHolder));
+    }
+    if system.arrives_late {
+        properties.extend(met!("a pod is stored after its entry was dropped": Late));
+    }
+    properties
+}
+
+/// What no guard does, each as a property of its own.
+pub(crate) fn harmless() -> [Property<System>; 5] {
+    macro_rules! never {
+        ($what:literal, $harm:ident) => {
+            Property::always($what, |_, world: &World| world.guards.harm != Some(Harm::$harm))
+        };
+    }
+    [
+        never!("no pod that works leaves the claim", LeftTheClaim),
+        never!("nobody is adopted beside another", AdoptedBeside),
+        never!("no holder is deleted", DeletedEntry),
+        never!("nothing is deleted that has started", DeletedStarted),
+        never!("nobody is admitted beside a pod of the claim", AdmittedBeside),
+    ]
 }

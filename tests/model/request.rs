@@ -187,7 +187,7 @@ impl System {
             return;
         };
         let mut pods = world.requests[i].beside();
-        pods.insert(name, world.store.get(name).cloned());
+        pods.insert(name, world.store.get(name).copied());
         world.requests[i] = Request::Beside { again, pods };
     }
 
@@ -196,7 +196,7 @@ impl System {
             Fault::PodsFromList => &world.list,
             _ => &world.store,
         };
-        let found = source.get(name).cloned();
+        let found = source.get(name).copied();
         if let Request::Reading { pods, .. } = &mut world.requests[i] {
             pods.insert(name, found);
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use deployer_guard::domain::pursuit::Window;
 
-use crate::guard::Plans;
+use crate::deeds::Plans;
 
 /// One unit of the model's time.
 pub(crate) const TICK: Duration = Duration::from_secs(1);
@@ -94,6 +94,7 @@ impl Call {
 }
 
 /// What is explored.
+#[allow(clippy::struct_excessive_bools, reason = "each is a thing that happens or does not")]
 pub(crate) struct System {
     pub(crate) fault: Fault,
     pub(crate) calls: Vec<Call>,

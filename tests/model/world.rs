@@ -303,7 +303,7 @@ impl Model for System {
                 world.active().any(|pod| system.pod_of(pod.uid).is_some())
             }),
         ];
-        properties.extend(crate::guard::harmless());
+        properties.extend(crate::guards::harmless());
         if self.fault == Fault::None && self.arrives_within == crate::system::PROMISED {
             properties.extend([
                 Property::always("an active pod is in the claim", |system: &System, world: &World| {
@@ -328,7 +328,7 @@ impl Model for System {
             if self.guards == Watchers::None {
                 properties.extend(sometimes());
             }
-            properties.extend(crate::guard::sometimes(self));
+            properties.extend(crate::guards::sometimes(self));
             if self.has_namesakes() {
                 properties.extend(a_namesake());
             }

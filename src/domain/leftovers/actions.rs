@@ -196,8 +196,8 @@ fn wake(view: &View<'_>) -> Vec<Action> {
     actions
 }
 
-/// Whether the claim is free, and nobody has used it for long. It is no decision about exclusion: without the claim the next
-/// admission lists the namespace's pods.
+/// Whether the claim is free, and nobody has used it for long. It is no decision about exclusion: a free claim without marks keeps nobody
+/// out, and what it remembers (G2, G3) is kept for as long as the policy says.
 fn remove(view: &View<'_>, now: Now) -> bool {
     let Some(claim) = &view.snapshot.claim else {
         return false;

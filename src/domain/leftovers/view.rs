@@ -251,7 +251,7 @@ fn standing(snapshot: &Snapshot, spec: &DeployerClaimSpec, entry: &ClaimEntry) -
     })
 }
 
-/// A claim that a guard makes is under no generation of the policy: the next admission lists the namespace's pods once.
+/// A claim that a guard makes is under no generation of the policy: unless stock was taken, the next admission lists the pods once.
 fn blank(snapshot: &Snapshot, terms: &Terms) -> DeployerClaimSpec {
     let mut spec = DeployerClaimSpec {
         config: snapshot.config.clone(),
