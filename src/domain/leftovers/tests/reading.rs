@@ -153,3 +153,21 @@ fn places() {
     nameless["metadata"]["annotations"] = json!({});
     assert!(matches!(place(&nameless, "cfg"), Place::Unreadable(_)));
 }
+
+/// What it reads on the pod must not change while the pod works, as with the other expressions.
+#[test]
+fn what_says_that_an_owner_is_finished_is_watched() {
+    let policy = policy(|policy| {
+        policy["spec"]["owner"]["finished"] = json!("object.metadata.annotations['example.com/done'] == owner.kind");
+    });
+    let pod = |done: &str| json!({"metadata": {"annotations": {"example.com/done": done}}});
+    assert_eq!(
+        policy.changed_keys(&pod("a"), &pod("b")),
+        ["annotation example.com/done"]
+    );
+    assert!(matches!(
+        policy.owner_finished(&pod("Job"), &json!({"kind": "Job"})),
+        Ok(true)
+    ));
+    assert!(policy.owner_finished(&json!({}), &json!({})).is_err());
+}
