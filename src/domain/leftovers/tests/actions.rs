@@ -41,7 +41,13 @@ fn what_is_done_about_holders_and_strangers() {
             &["adopt a"],
         ),
         ("no claim, one active", read(None, [pod("s", as_is)]), &["adopt s"]),
+        ("no claim, one started", read(None, [pod("s", started)]), &["adopt s"]),
         ("no claim, one finished", read(None, [pod("s", finished)]), &[]),
+        (
+            "a pending orphan and another",
+            read(pending("a"), [pod("a", orphaned), pod("s", as_is)]),
+            &["confirm a", "condemn s"],
+        ),
         ("no claim, one of another key", read(None, [pod("s", elsewhere)]), &[]),
         (
             "no claim, two active",
@@ -135,6 +141,14 @@ fn what_is_done_about_the_condemned_and_the_spared() {
             "spared beside the holder",
             read(sparing(held("a"), "s"), [pod("a", as_is), pod("s", as_is)]),
             &[],
+        ),
+        (
+            "spared beside the holder, and another",
+            read(
+                sparing(held("a"), "s"),
+                [pod("a", as_is), pod("s", as_is), pod("t", as_is)],
+            ),
+            &["condemn t"],
         ),
         (
             "spared, the holder gone",
