@@ -35,7 +35,7 @@ fn the_manifest_of_claims_is_current() {
 #[test]
 fn unknown_fields_are_kept_by_the_types_and_pruned_by_the_schema() {
     let text = r#"{"protocol":1,"policy":{"name":"p","uid":"u","new":1},"config":"c","holder":{"name":"h","uid":"u","new":{"a":[1]}},
-        "pending":[{"name":"h","uid":"u","new":true}],"condemned":[{"name":"h","uid":"u","new":"x"}],"newest":[{"ordinal":1,"new":null}],
+        "pending":[{"name":"h","uid":"u","new":true}],"condemned":[{"name":"h","uid":"u","new":"x"}],"spared":[{"name":"s","uid":"u","new":2}],"newest":[{"ordinal":1,"new":null}],
         "outcomes":[{"generation":"g","outcome":"Failed","podName":"p","podUid":"u","observedAt":"2026-01-02T03:04:05Z","new":[]}],"new":2}"#;
     let before: serde_json::Value = serde_json::from_str(text).expect("JSON");
     let spec: deployer_guard::api::DeployerClaimSpec = serde_json::from_value(before.clone()).expect("a claim");
@@ -49,16 +49,24 @@ fn unknown_fields_are_kept_by_the_types_and_pruned_by_the_schema() {
     }
 }
 
-/// Every entry is read at each decision and followed by every replica: one claim with thousands of them takes a replica's memory.
+/// Every pod that a claim names is read at each decision, and a pending one is followed by every replica: one claim with thousands of
+/// them takes a replica's memory.
 #[test]
-fn the_schema_takes_no_more_pending_entries_than_a_decision_writes() {
+fn the_schema_takes_no_longer_lists_than_we_write() {
+    use deployer_guard::domain::claim::{MAX_CONDEMNED, MAX_NEWEST, MAX_OUTCOMES, MAX_PENDING, MAX_SPARED};
     let crd = crd::crds()
         .into_iter()
         .find(|crd| crd.spec.names.kind == "DeployerClaim");
     let crd = serde_json::to_value(crd.expect("DeployerClaim")).expect("JSON");
     let spec = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
-    assert_eq!(
-        crd.pointer(&format!("{spec}/pending/maxItems")),
-        Some(&deployer_guard::domain::claim::MAX_PENDING.into())
-    );
+    for (list, most) in [
+        ("pending", MAX_PENDING),
+        ("condemned", MAX_CONDEMNED),
+        ("spared", MAX_SPARED),
+        ("newest", MAX_NEWEST),
+        ("outcomes", MAX_OUTCOMES),
+    ] {
+        let found = crd.pointer(&format!("{spec}/{list}/maxItems"));
+        assert_eq!(found, Some(&most.into()), "{list}");
+    }
 }

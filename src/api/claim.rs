@@ -65,16 +65,27 @@ pub struct DeployerClaimSpec {
     #[schemars(length(max = 32))]
     pub pending: Vec<ClaimEntry>,
 
-    /// Pods that are about to be deleted, and are never made holder again.
+    /// Pods that are about to be deleted, and are never made holder again. Each stays here until it is gone, and while it is active
+    /// nobody is admitted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
     pub condemned: Vec<PodReference>,
 
-    /// The newest generation seen, one entry for each uid of the config.
+    /// Deployer pods that are never deleted by deployer-guard, whatever the policy says of leftovers: those that were there when
+    /// the policy first came into force, and those that were found beside the holder and are only to be reported. While one of them
+    /// is active nobody is admitted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub spared: Vec<PodReference>,
+
+    /// The newest generation seen, one entry for each uid of the config, at most 4.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 4))]
     pub newest: Vec<NewestGeneration>,
 
     /// What became of the last generations, at most 32, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
     pub outcomes: Vec<GenerationOutcome>,
 
     /// Fields of newer versions.

@@ -222,8 +222,9 @@ pub struct Leftovers {
     /// while it is not bound to a node). Default DeleteUnstarted.
     pub duplicates: LeftoverAction,
 
-    /// What becomes of a deployer whose owner is gone, replaced, or no longer satisfies owner.expression: Report, or
-    /// DeleteUnstarted (deleted only while it is not bound to a node). Default Report.
+    /// What becomes of a deployer whose owner is gone, was replaced, or has nothing left for it to do (owner.finished): Report,
+    /// or DeleteUnstarted (deleted only while it is not bound to a node). owner.expression plays no part: it says who may start,
+    /// and need not hold while a rollout runs. Default Report.
     pub orphans: LeftoverAction,
 
     /// After how many seconds of activity a deployer is reported as stuck, at least 60. Default 3600.

@@ -259,7 +259,7 @@ impl View {
     ) -> Result<Self, Ruling> {
         let mut view = Self::default();
         view.judge_entries(claim, candidate, evidence)?;
-        view.judge_condemned(claim, evidence)?;
+        view.judge_others(claim, candidate, evidence)?;
         match evidence.strangers {
             _ if rules.stock_taken || evidence.claim.is_some() && is_known_to(claim, rules) => {}
             Some(strangers) => view.judge_strangers(strangers, candidate, evidence)?,
@@ -301,11 +301,17 @@ impl View {
         Ok(())
     }
 
-    /// A condemned pod holds nothing, but while it is active nobody else may be.
-    fn judge_condemned(&mut self, claim: &DeployerClaimSpec, evidence: &Evidence<'_>) -> Result<(), Ruling> {
-        for pod in &claim.condemned {
+    /// A condemned or spared pod holds nothing, but while it is active nobody else may be.
+    fn judge_others(
+        &mut self,
+        claim: &DeployerClaimSpec,
+        candidate: &Candidate,
+        evidence: &Evidence<'_>,
+    ) -> Result<(), Ruling> {
+        for pod in claim.condemned.iter().chain(&claim.spared) {
             match evidence.is_active(&pod.name, &pod.uid) {
                 None => self.want(&pod.name),
+                Some(true) if pod.name == candidate.name => return Err(Ruling::NameExists),
                 Some(true) => {
                     let by = Blocker {
                         name: pod.name.clone(),

@@ -3,6 +3,10 @@
 //! Invariant that all of them keep: every pending entry has the holder's name, because only a pod of that very name is
 //! admitted while one is on its way (the store lets only one of them in at a time).
 
+mod guarded;
+
+pub use guarded::{MAX_CONDEMNED, MAX_SPARED};
+
 use crate::api::claim::{ClaimEntry, DeployerClaimSpec, GenerationOutcome, NewestGeneration, Outcome, PROTOCOL};
 
 use jiff::Timestamp;
@@ -38,7 +42,7 @@ impl DeployerClaimSpec {
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.entries()
             .map(|entry| entry.name.as_str())
-            .chain(self.condemned.iter().map(|pod| pod.name.as_str()))
+            .chain(self.condemned.iter().chain(&self.spared).map(|pod| pod.name.as_str()))
     }
 
     /// Admitted, and not yet seen in the store.
@@ -47,7 +51,7 @@ impl DeployerClaimSpec {
         self.pending.iter().any(|entry| entry.uid == uid)
     }
 
-    /// Marked to be deleted as a duplicate.
+    /// Marked to be deleted, as a duplicate or an orphan.
     #[must_use]
     pub fn is_condemned(&self, uid: &str) -> bool {
         self.condemned.iter().any(|pod| pod.uid == uid)

@@ -5,6 +5,9 @@ use std::fmt;
 use data_encoding::BASE32_NOPAD;
 use sha2::{Digest, Sha256};
 
+use super::policy::{Identity, Policy};
+use crate::api::policy::Scope;
+
 /// The part of a claim's name that a person recognises is cut to this many bytes.
 const SLUG_BYTES: usize = 63;
 /// Bytes of the SHA-256 that go into a claim's name: 128 bits, 26 characters of base32.
@@ -48,6 +51,20 @@ pub struct Key {
 }
 
 impl Key {
+    /// The key of a pod with this identity under a policy.
+    #[must_use]
+    pub fn of(policy: &Policy, namespace: &str, identity: &Identity) -> Self {
+        let subject = match (policy.scope, &identity.generation) {
+            (Scope::Generation, Some(generation)) => Subject::Generation(generation.clone()),
+            _ => Subject::Config(identity.config.clone()),
+        };
+        Self {
+            policy: policy.name.clone(),
+            namespace: namespace.to_owned(),
+            subject,
+        }
+    }
+
     /// The name of the `DeployerClaim` of this key in its namespace: `<policy>-<readable part>-<digest>`.
     ///
     /// Guarantees: a valid DNS-1123 subdomain of at most 154 characters for a policy name of at most 63; two keys of one

@@ -8,6 +8,7 @@
 //! - [`claim_status`]: what a claim's status shows to people
 //! - [`waiting`]: owners that wait for a key
 //! - [`admission`]: the decision on one CREATE
+//! - [`leftovers`]: what a guard does about a key beside admission
 //! - [`standpoint`]: what an owner says of its deployer
 //! - [`pursuit`]: how long an admitted pod is believed to be on its way
 //! - [`refusal`]: every reason, with its text
@@ -19,6 +20,7 @@ pub mod claim;
 pub mod claim_status;
 pub mod expression;
 pub mod key;
+pub mod leftovers;
 pub mod policy;
 pub mod pursuit;
 pub mod refusal;

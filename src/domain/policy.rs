@@ -123,6 +123,18 @@ impl Policy {
         expression.bool(&Scope::new(&[("object", Some(pod)), ("owner", Some(owner))]))
     }
 
+    /// Whether the owner, as it is now, is cancelled or final, so that a deployer that has not started for it has nothing left to
+    /// do. False where the policy has no expression for it. Admission does not ask it.
+    ///
+    /// # Errors
+    /// The expression fails.
+    pub fn owner_finished(&self, pod: &Value, owner: &Value) -> Result<bool, ExpressionError> {
+        let Some(expression) = self.owner.as_ref().and_then(|owner| owner.finished.as_ref()) else {
+            return Ok(false);
+        };
+        expression.bool(&Scope::new(&[("object", Some(pod)), ("owner", Some(owner))]))
+    }
+
     /// The uid of the config, where the policy says how it is computed.
     ///
     /// # Errors

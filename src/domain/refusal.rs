@@ -183,7 +183,9 @@ impl Refusal {
                 "{by} was admitted and is on its way to the store. Try again when it has finished; if it never arrives, it is given up after the pending window (about a minute). See: {}",
                 release()
             ),
-            Self::DeployerCondemned => format!("pod {pod:?} is a duplicate that is being removed. Create a new pod"),
+            Self::DeployerCondemned => {
+                format!("pod {pod:?} is being removed, as a duplicate or an orphan. Create a new pod")
+            }
             Self::TooManyPending => format!(
                 "too many pods named {pod:?} were admitted and none of them was seen in the store: something after admission refuses them (a quota, another webhook), or they are deleted within a moment. Mend that, and try again after the pending window (about a minute). See: {}",
                 release()

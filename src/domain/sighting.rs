@@ -1,10 +1,12 @@
 //! What one live read of a pod's name found, and the one notion of *active*.
 
+use crate::api::claim::Outcome;
+
 /// Whether a pod that exists still works, as its phase says.
 ///
 /// Terminating, Pending, Running and Unknown pods are active: a deployer that is being deleted still deploys until it is
 /// gone. The phases Succeeded and Failed end it, also while its object is still terminating.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Activity {
     /// Neither Succeeded nor Failed.
     Active,
@@ -29,6 +31,16 @@ impl Activity {
     #[must_use]
     pub fn is_active(self) -> bool {
         self == Self::Active
+    }
+
+    /// How it ended; `None` while it is active.
+    #[must_use]
+    pub fn outcome(self) -> Option<Outcome> {
+        match self {
+            Self::Active => None,
+            Self::Succeeded => Some(Outcome::Completed),
+            Self::Failed => Some(Outcome::Failed),
+        }
     }
 }
 

@@ -319,7 +319,7 @@ impl<S: Store> Judge<S> {
             });
         let read = read.await.map_err(|why| answered(why.into(), None))?;
         let (identity, standpoint) = read.map_err(|error| refused(error.into(), None))?;
-        let key = policy.key(&pod.namespace, &identity);
+        let key = Key::of(&policy, &pod.namespace, &identity);
         let owner = policy
             .owner_reference(object)
             .map_err(|error| refused(error.into(), Some(key.clone())))?;
@@ -378,7 +378,7 @@ impl<S: Store> Judge<S> {
             Ok(Err(error)) => return Some(undecided(pod, "UPDATE", error.to_string())),
             Err(why) => return Some(Judgement::new(pod, "UPDATE", why, None)),
         };
-        let key = identity.map(|identity| policy.key(&pod.namespace, &identity));
+        let key = identity.map(|identity| Key::of(&policy, &pod.namespace, &identity));
         let owner = named_owner(policy, old).or_else(|| named_owner(policy, new));
         Some(Judgement {
             owner,

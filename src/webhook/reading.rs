@@ -66,7 +66,7 @@ fn stranger(policy: &Policy, key: &Key, pod: &Value) -> Option<Stranger> {
     let identity = policy.identity(pod);
     let others = identity
         .as_ref()
-        .is_ok_and(|identity| policy.key(&key.namespace, identity) != *key);
+        .is_ok_and(|identity| Key::of(policy, &key.namespace, identity) != *key);
     // Most pods are of other keys: that is cheaper to see than whether they match.
     if others || !policy.matches(pod, None).unwrap_or(false) {
         return None;

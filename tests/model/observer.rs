@@ -74,7 +74,7 @@ impl Chase {
     fn pursuit(&self, system: &System) -> Pursuit {
         let mut pursuit = Pursuit::new(ago(self.first_seen));
         if let Some(miss) = self.first_miss {
-            pursuit.looked(system.window(), ago(miss), &uid(self.pod), &Sighting::Absent);
+            pursuit.looked(system.window(), ago(miss), uid(self.pod), &Sighting::Absent);
         }
         pursuit
     }
@@ -83,7 +83,7 @@ impl Chase {
     fn looked(&mut self, system: &System, asked: u8, found: &Sighting) {
         let mut pursuit = self.pursuit(system);
         let before = pursuit.clone();
-        let pursued = pursuit.looked(system.window(), ago(asked), &uid(self.pod), found);
+        let pursued = pursuit.looked(system.window(), ago(asked), uid(self.pod), found);
         if pursuit != before {
             self.first_miss = Some(asked);
             // Later looks are past W too.
@@ -97,12 +97,12 @@ impl Chase {
     fn looked_always(&mut self, system: &System, found: &Sighting) {
         let mut pursuit = Pursuit::new(ago(self.first_seen));
         for age in (0..=self.first_seen).rev() {
-            pursuit.looked(system.window(), ago(age), &uid(self.pod), &Sighting::Absent);
+            pursuit.looked(system.window(), ago(age), uid(self.pod), &Sighting::Absent);
         }
-        let mut look = |found: &Sighting| end(&pursuit.looked(system.window(), ago(0), &uid(self.pod), found));
+        let mut look = |found: &Sighting| end(&pursuit.looked(system.window(), ago(0), uid(self.pod), found));
         self.ends.extend(look(found));
         if system.fault == Fault::AgeAfterRead {
-            self.missed |= found.of(&uid(self.pod)).is_none();
+            self.missed |= found.of(uid(self.pod)).is_none();
             self.ends.extend(self.missed.then(|| look(&Sighting::Absent)).flatten());
         }
     }
@@ -218,9 +218,9 @@ impl World {
         let Some(claim) = self.claim.clone() else { return };
         let (uid, now) = (uid(pod), Timestamp::UNIX_EPOCH);
         let next = match end {
-            End::ConfirmActive => claim.confirmed(&uid, Activity::Active, now),
-            End::ConfirmFinished => claim.confirmed(&uid, Activity::Succeeded, now),
-            End::Drop => claim.dropped(&uid),
+            End::ConfirmActive => claim.confirmed(uid, Activity::Active, now),
+            End::ConfirmFinished => claim.confirmed(uid, Activity::Succeeded, now),
+            End::Drop => claim.dropped(uid),
         };
         match next {
             Some(next) => {

@@ -98,8 +98,9 @@ impl System {
         fresh(i) && (0..i).filter(alike).any(fresh)
     }
 
-    fn names(&self) -> impl Iterator<Item = &'static str> {
-        let mut names: Vec<_> = self.calls.iter().map(|call| call.name()).chain(self.stranger).collect();
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
+        let others = self.stranger.into_iter().chain(self.bypass);
+        let mut names: Vec<_> = self.calls.iter().map(|call| call.name()).chain(others).collect();
         names.sort_unstable();
         names.dedup();
         names.into_iter()
@@ -120,7 +121,7 @@ impl System {
         };
         let candidate = Candidate {
             name: self.calls[i].name().to_owned(),
-            uid: uid(self.pod(i)),
+            uid: uid(self.pod(i)).to_owned(),
             generation: None,
             requested_by: None,
         };
@@ -130,7 +131,7 @@ impl System {
             key_generation: None,
             reruns: Reruns::Always,
             older_generations: OlderGenerations::Allow,
-            stock_taken: false,
+            stock_taken: self.stock_taken,
         };
         let sightings = |pods: &BTreeMap<&'static str, Option<Pod>>| -> BTreeMap<String, Sighting> {
             let found = pods.iter();
@@ -186,7 +187,7 @@ impl System {
             return;
         };
         let mut pods = world.requests[i].beside();
-        pods.insert(name, world.store.get(name).cloned());
+        pods.insert(name, world.store.get(name).copied());
         world.requests[i] = Request::Beside { again, pods };
     }
 
@@ -195,7 +196,7 @@ impl System {
             Fault::PodsFromList => &world.list,
             _ => &world.store,
         };
-        let found = source.get(name).cloned();
+        let found = source.get(name).copied();
         if let Request::Reading { pods, .. } = &mut world.requests[i] {
             pods.insert(name, found);
         }
@@ -271,6 +272,7 @@ impl System {
             other => other,
         };
         world.admitted[self.pod(i)].get_or_insert(0);
+        world.check_admission(self.calls[i].name());
         world.written(self, *next);
     }
 
@@ -306,7 +308,7 @@ fn strangers(pods: &Pods) -> Vec<Stranger> {
     active
         .map(|(name, pod)| Stranger {
             name: (*name).to_owned(),
-            uid: pod.uid.clone(),
+            uid: pod.uid.to_owned(),
             generation: None,
         })
         .collect()

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use deployer_guard::domain::pursuit::Window;
 
+use crate::deeds::Plans;
+
 /// One unit of the model's time.
 pub(crate) const TICK: Duration = Duration::from_secs(1);
 /// W and the settling time are one tick each, so that the design promises this much: a create that reaches the store within
@@ -36,6 +38,29 @@ pub(crate) enum Fault {
     TakenOverIsForgotten,
     /// A pod that was not there when the claim's read was sent is taken for gone.
     GoneBesideIsGone,
+    /// A guard deletes what it judged to be too many, without condemning it first.
+    NoMark,
+    /// A guard deletes by name, whichever pod has it.
+    DeletesByName,
+    /// A guard deletes by uid, whatever happened to the pod since it was read.
+    DeletesStarted,
+    /// A guard judges the claim by pods that were read before it.
+    ClaimReadLast,
+    /// A guard takes what it remembers when the answers are there, instead of before it asked.
+    MemoryTakenLast,
+    /// A guard writes the claim without its version.
+    GuardNoPrecondition,
+}
+
+/// Who reconciles leftovers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Watchers {
+    /// Nobody.
+    None,
+    /// So many guards that all lead, each with a snapshot of its own, read in steps of their own.
+    Each(u8),
+    /// Any number of guards that all lead. See [`super::guard`].
+    Any,
 }
 
 /// Who follows pending pods.
@@ -69,12 +94,23 @@ impl Call {
 }
 
 /// What is explored.
+#[allow(clippy::struct_excessive_bools, reason = "each is a thing that happens or does not")]
 pub(crate) struct System {
     pub(crate) fault: Fault,
     pub(crate) calls: Vec<Call>,
     pub(crate) observers: Observers,
     /// Times that all replicas are restarted at once.
     pub(crate) restarts: u8,
+    pub(crate) guards: Watchers,
+    pub(crate) plans: Plans,
+    /// A guard has taken stock, so that admissions list no pods.
+    pub(crate) stock_taken: bool,
+    /// A deployer that comes in by a bypass, at any time.
+    pub(crate) bypass: Option<&'static str>,
+    /// Owners go at any time.
+    pub(crate) orphans: bool,
+    /// Creates arrive at any time after their admission.
+    pub(crate) arrives_late: bool,
     /// A deployer that was there before the policy.
     pub(crate) stranger: Option<&'static str>,
     /// Ticks after its admission at which a create still arrives.
@@ -89,7 +125,7 @@ pub(crate) struct System {
 }
 
 /// Something that must happen in some run, or the check shows nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Event {
     Refused,
     NameTaken,
@@ -100,6 +136,18 @@ pub(crate) enum Event {
     ReplacedFinished,
     SharedRead,
     Conflict,
+    Late,
+    GuardConfirmed,
+    GuardFreed,
+    GuardFreedMissing,
+    Adopted,
+    Spared,
+    Condemned,
+    CondemnedHolder,
+    Forgot,
+    Removed,
+    DeletedByGuard,
+    DeleteRefused,
 }
 
 impl System {
@@ -109,6 +157,12 @@ impl System {
             calls: calls.to_vec(),
             observers: Observers::Any,
             restarts: 0,
+            guards: Watchers::None,
+            plans: Plans::default(),
+            stock_taken: false,
+            bypass: None,
+            orphans: false,
+            arrives_late: false,
             stranger: None,
             arrives_within: PROMISED,
             reads_beside: false,
@@ -161,6 +215,6 @@ impl System {
     }
 }
 
-pub(crate) fn uid(pod: usize) -> String {
-    format!("u{pod}")
+pub(crate) fn uid(pod: usize) -> &'static str {
+    ["u0", "u1", "u2", "u3", "u4", "u5", "u6", "u7"][pod]
 }

@@ -14,15 +14,34 @@ use deployer_guard::api::claim::DeployerClaimSpec;
 use deployer_guard::domain::sighting::{Activity, Sighting};
 use stateright::{Model, Property};
 
+use crate::guard::{Guards, Move};
 use crate::observer::{Chase, End};
 use crate::request::Request;
-use crate::system::{Call, Event, Fault, Observers, System, uid};
+use crate::system::{Call, Event, Fault, Observers, PROMISED, System, Watchers, uid};
 
 /// A pod in the store.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Pod {
-    pub(crate) uid: String,
+    pub(crate) uid: &'static str,
     pub(crate) activity: Activity,
+    /// Bound to a node. As all that follows, only where guards are explored.
+    pub(crate) started: bool,
+    /// Its owner is gone.
+    pub(crate) orphan: bool,
+    /// It came in by a bypass, or was stored later than is promised.
+    pub(crate) irregular: bool,
+}
+
+impl Pod {
+    pub(crate) fn new(uid: &'static str) -> Self {
+        Self {
+            uid,
+            activity: Activity::Active,
+            started: false,
+            orphan: false,
+            irregular: false,
+        }
+    }
 }
 
 pub(crate) type Pods = BTreeMap<&'static str, Pod>;
@@ -41,6 +60,10 @@ pub(crate) struct World {
     pub(crate) admitted: Vec<Option<u8>>,
     pub(crate) chases: Vec<Chase>,
     pub(crate) restarts: u8,
+    /// What guards know, are about to do, and have done wrong.
+    pub(crate) guards: Guards,
+    /// The pod that comes in by a bypass has.
+    pub(crate) bypassed: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -64,6 +87,12 @@ pub(crate) enum Action {
     Ask(u8, usize),
     Hear(u8, usize),
     Settle(u8, usize, End),
+    Bypass(&'static str),
+    /// The pod is bound to a node.
+    Start(&'static str),
+    /// The pod's owner goes.
+    Orphan(&'static str),
+    Guard(Move),
 }
 
 impl World {
@@ -73,7 +102,12 @@ impl World {
     /// is the same as never going on, or in a conflict, which begins again with the claim. So whoever read begins again now, and
     /// a version is never kept beside the claim itself.
     pub(crate) fn written(&mut self, system: &System, next: DeployerClaimSpec) {
-        self.claim = Some(Arc::new(next));
+        self.changed(system, Some(Arc::new(next)));
+    }
+
+    /// The claim was written, or removed.
+    pub(crate) fn changed(&mut self, system: &System, claim: Option<Arc<DeployerClaimSpec>>) {
+        self.claim = claim;
         self.version += u8::from(system.keeps_stale_reads);
         if system.fault != Fault::NoPrecondition && !system.keeps_stale_reads {
             for request in &mut self.requests {
@@ -82,11 +116,12 @@ impl World {
                 }
             }
         }
+        self.guards.begin_again(system);
         self.follow(system);
     }
 
     pub(crate) fn is_pending(&self, pod: usize) -> bool {
-        self.claim.as_ref().is_some_and(|claim| claim.is_pending(&uid(pod)))
+        self.claim.as_ref().is_some_and(|claim| claim.is_pending(uid(pod)))
     }
 
     fn arrive(&mut self, system: &System, i: usize) {
@@ -96,11 +131,15 @@ impl World {
             self.try_next_name(system, i);
             return;
         }
-        let pod = Pod {
-            uid: uid(i),
-            activity: Activity::Active,
-        };
+        let late = system.arrives_late && self.admitted[i].is_some_and(|age| age > PROMISED);
+        let mut pod = Pod::new(uid(i));
+        // From then on an entry may be dropped by looks that were made before it arrived.
+        pod.irregular = late;
+        if late && !self.is_pending(i) {
+            system.meet(Event::Late);
+        }
         self.store.insert(name, pod);
+        self.guards.stored(system, i);
         let given_up = |(pod, request): (usize, &Request)| *request == Request::Lost && !self.is_pending(pod);
         if self.requests.iter().enumerate().any(given_up) {
             system.meet(Event::DroppedThenStored);
@@ -120,9 +159,9 @@ impl World {
     fn tick(&mut self, system: &System) {
         for (pod, age) in self.admitted.iter_mut().enumerate() {
             let Some(age) = age else { continue };
-            *age += 1;
+            *age = (*age + 1).min(system.arrives_within.max(PROMISED) + 1);
             let request = &mut self.requests[pod];
-            if *age > system.arrives_within && *request != Request::Over {
+            if *age > system.arrives_within && !system.arrives_late && *request != Request::Over {
                 *request = Request::Lost;
             }
         }
@@ -154,7 +193,7 @@ impl World {
         }
     }
 
-    fn active(&self) -> impl Iterator<Item = &Pod> {
+    pub(crate) fn active(&self) -> impl Iterator<Item = &Pod> {
         self.store.values().filter(|pod| pod.activity.is_active())
     }
 }
@@ -162,7 +201,7 @@ impl World {
 /// What a read of a name in the store finds.
 pub(crate) fn sighting(found: Option<&Pod>) -> Sighting {
     found.map_or(Sighting::Absent, |pod| Sighting::Present {
-        uid: pod.uid.clone(),
+        uid: pod.uid.to_owned(),
         activity: pod.activity,
     })
 }
@@ -176,18 +215,17 @@ impl Model for System {
             Call::NextName(_) => Request::Over,
             Call::Create(_) | Call::Repeated(_) => Request::Begin { again: false },
         };
-        let stranger = |name| Pod {
-            uid: format!("stranger-{name}"),
-            activity: Activity::Active,
-        };
-        let store: Pods = self.stranger.map(|name| (name, stranger(name))).into_iter().collect();
-        vec![World {
+        let stranger = |name| (name, Pod::new("stranger"));
+        let store: Pods = self.stranger.map(stranger).into_iter().collect();
+        let mut first = World {
             list: store.clone(),
             store,
             requests: self.calls.iter().map(first).collect(),
             admitted: vec![None; self.calls.len()],
             ..World::default()
-        }]
+        };
+        first.look_around(self);
+        vec![first]
     }
 
     fn actions(&self, world: &World, actions: &mut Vec<Action>) {
@@ -201,6 +239,7 @@ impl Model for System {
             }
             actions.push(Action::Delete(name));
         }
+        self.guard_actions(world, actions);
         actions.push(Action::Tick);
         if world.restarts < self.restarts {
             actions.push(Action::Restart);
@@ -235,6 +274,14 @@ impl Model for System {
             Action::Ask(observer, pod) => next.ask(observer, pod),
             Action::Hear(observer, pod) => next.hear(self, observer, pod),
             Action::Settle(observer, pod, end) => next.settle(self, observer, pod, end),
+            Action::Bypass(name) => next.bypass(name),
+            Action::Start(name) => {
+                next.store.entry(name).and_modify(|pod| pod.started = true);
+            }
+            Action::Orphan(name) => {
+                next.store.entry(name).and_modify(|pod| pod.orphan = true);
+            }
+            Action::Guard(step) => next.guard(self, step),
         }
         if self.observers == Observers::Any {
             next.look_everywhere(self);
@@ -242,29 +289,32 @@ impl Model for System {
         if self.fault != Fault::PodsFromList {
             next.list.clear();
         }
+        next.look_around(self);
         next.forget();
         (next != *world).then_some(next)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         let mut properties = vec![
-            Property::always("never two active", |_, world: &World| world.active().count() <= 1),
+            Property::always("never two active", |_, world: &World| {
+                world.active().filter(|pod| !pod.irregular).count() <= 1
+            }),
             Property::sometimes("a pod is stored", |system: &System, world: &World| {
-                world.active().any(|pod| system.pod_of(&pod.uid).is_some())
+                world.active().any(|pod| system.pod_of(pod.uid).is_some())
             }),
         ];
+        properties.extend(crate::guards::harmless());
         if self.fault == Fault::None && self.arrives_within == crate::system::PROMISED {
             properties.extend([
                 Property::always("an active pod is in the claim", |system: &System, world: &World| {
                     let known = |pod: &Pod| {
-                        world
-                            .claim
-                            .iter()
-                            .any(|claim| claim.entries().any(|e| e.uid == pod.uid))
+                        world.claim.iter().any(|claim| {
+                            claim.is_entry(pod.uid) || claim.is_condemned(pod.uid) || claim.is_spared(pod.uid)
+                        })
                     };
                     world
                         .active()
-                        .all(|pod| known(pod) || system.pod_of(&pod.uid).is_none())
+                        .all(|pod| known(pod) || pod.irregular || system.pod_of(pod.uid).is_none())
                 }),
                 Property::always("pending pods have the holder's name", |_, world: &World| {
                     let names = world
@@ -275,7 +325,10 @@ impl Model for System {
                     names.next().is_none_or(|first| names.all(|name| name == first))
                 }),
             ]);
-            properties.extend(sometimes());
+            if self.guards == Watchers::None {
+                properties.extend(sometimes());
+            }
+            properties.extend(crate::guards::sometimes(self));
             if self.has_namesakes() {
                 properties.extend(a_namesake());
             }

@@ -28,6 +28,13 @@ pub struct Owner {
     #[schemars(schema_with = "schema::expression")]
     pub expression: Option<String>,
 
+    /// A CEL expression over owner and object (the pod) that yields a bool: whether the owner, as it is now, is cancelled or final,
+    /// so that a deployer that has not started for it has nothing left to do. Such a deployer is an orphan: see
+    /// leftovers.orphans. Admission does not ask it. Left out: only an owner that is gone or was replaced makes an orphan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::expression")]
+    pub finished: Option<String>,
+
     /// Whether owners that were refused and wait for the key are touched with a no-op annotation when it becomes free,
     /// so that their controller tries again: Never or OnRelease. Default Never.
     #[serde(default)]

@@ -269,7 +269,7 @@ impl Rehearsal {
     async fn holder(&self, policy: &Policy, request: &Request) -> Option<Holder> {
         let namespace = request.namespace.as_deref()?;
         let identity = policy.identity(request.object().ok()?).ok()?;
-        let name = policy.key(namespace, &identity).claim_name();
+        let name = Key::of(policy, namespace, &identity).claim_name();
         let holder = self.store.claim(namespace, &name).await.ok()??.spec.holder?;
         Some(self.seen(namespace, &Blocker::from(&holder)).await)
     }

@@ -352,6 +352,10 @@ fn one_pod_at_a_time() {
         }],
         ..DeployerClaimSpec::default()
     };
+    let spared = DeployerClaimSpec {
+        spared: condemned.condemned.clone(),
+        ..DeployerClaimSpec::default()
+    };
     for (case, read, expected) in [
         (
             "holder active",
@@ -396,6 +400,17 @@ fn one_pod_at_a_time() {
         ),
         ("condemned gone", Read::of(condemned.clone()), None),
         (
+            "spared active",
+            Read::of(spared.clone()).found("q", "uq", ACTIVE),
+            Some(Refusal::DeployerActive(blocker("q", "uq", None))),
+        ),
+        ("spared gone", Read::of(spared.clone()), None),
+        (
+            "spared finished",
+            Read::of(spared).found("q", "uq", Activity::Failed),
+            None,
+        ),
+        (
             "condemned finished",
             Read::of(condemned).found("q", "uq", Activity::Failed),
             None,
@@ -408,10 +423,19 @@ fn one_pod_at_a_time() {
 #[test]
 fn a_name_that_exists_is_a_conflict_whoever_has_it() {
     let p = entry("p", "u1", None, "c");
+    let marked = || DeployerClaimSpec {
+        condemned: vec![PodReference {
+            name: "p".into(),
+            uid: "u1".into(),
+            ..PodReference::default()
+        }],
+        ..DeployerClaimSpec::default()
+    };
     for (case, read) in [
         ("holder", Read::of(held(p.clone())).found("p", "u1", ACTIVE)),
         ("pending", Read::of(pending(from_ref(&p))).found("p", "u1", ACTIVE)),
         ("finished", Read::of(held(p)).found("p", "u1", Activity::Succeeded)),
+        ("condemned", Read::of(marked()).found("p", "u1", ACTIVE)),
         (
             "unknown to the claim",
             Read::of(DeployerClaimSpec::default()).found("p", "u1", ACTIVE),

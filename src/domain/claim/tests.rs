@@ -76,6 +76,47 @@ fn nothing_is_confirmed_that_is_not_pending_or_is_condemned() {
     );
 }
 
+/// Whoever misjudged writes nothing.
+#[test]
+fn what_a_guard_may_not_write_is_not_written() {
+    let mark = |uid: &str| PodReference {
+        name: "m".into(),
+        uid: uid.into(),
+        ..PodReference::default()
+    };
+    let holder = pod("a", "u1", 1);
+    let pending = admitted(&claim(), holder.clone());
+    let held = pending.confirmed("u1", Activity::Active, NOW).expect("it was pending");
+    let marked = held.condemning(&[mark("m1")]).expect("a stranger");
+    let ended = [(holder, Outcome::Unknown)];
+    assert_eq!(held.adopted(pod("m", "m1", 2), &[], NOW), None, "beside the holder");
+    assert!(held.adopted(pod("m", "m1", 2), &ended, NOW).is_some());
+    assert_eq!(marked.adopted(pod("m", "m1", 2), &ended, NOW), None, "condemned");
+    assert_eq!(pending.condemning(&[mark("u1")]), None, "pending");
+    assert_eq!(marked.condemning(&[mark("m1")]), None, "again");
+    assert_eq!(marked.sparing(&[mark("m1")]), None, "condemned");
+    let spared = held.sparing(&[mark("m1")]).expect("a stranger");
+    assert_eq!(spared.condemning(&[mark("m1")]), None, "spared");
+    assert_eq!(spared.sparing(&[mark("m1")]), None, "again");
+    assert_eq!(
+        (held.freed(&[], NOW), held.forgetting(&[mark("m1")], &[], NOW)),
+        (None, None)
+    );
+    assert_eq!(
+        held.freed(&[(pod("b", "u9", 1), Outcome::Failed)], NOW),
+        None,
+        "no entry"
+    );
+    let many: Vec<_> = (0..=MAX_CONDEMNED).map(|i| mark(&format!("m{i}"))).collect();
+    assert_eq!((held.condemning(&many), held.sparing(&many)), (None, None), "no room");
+    let condemned = held.condemning(&[mark("u1")]).expect("an orphan");
+    assert_eq!(
+        (condemned.holder, condemned.outcomes),
+        (None, vec![]),
+        "in one write, without an outcome"
+    );
+}
+
 #[test]
 fn a_pod_that_is_dropped_leaves_no_trace() {
     let dropped = admitted(&claim(), pod("a", "u1", 1))

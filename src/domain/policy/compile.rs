@@ -98,6 +98,7 @@ impl Policy {
                 owner_variables,
                 "bool",
             ),
+            finished: errors.expression("spec.owner.finished", owner.finished.as_ref(), owner_variables, "bool"),
             wake: owner.wake,
         });
         let (Some(namespace_selector), Some(object_selector), Some(config), true) =
@@ -352,8 +353,13 @@ fn watched(policy: &Policy) -> WatchedKeys {
             Source::Expression(expression) => watched.extend(expression.reads()),
         }
     }
-    let owner = policy.owner.as_ref().and_then(|owner| owner.expression.as_ref());
-    let others = [policy.config_uid.as_ref(), policy.ordinal.as_ref(), owner];
+    let owner = policy.owner.as_ref();
+    let others = [
+        policy.config_uid.as_ref(),
+        policy.ordinal.as_ref(),
+        owner.and_then(|owner| owner.expression.as_ref()),
+        owner.and_then(|owner| owner.finished.as_ref()),
+    ];
     let conditions = policy.conditions.iter().map(|condition| &condition.expression);
     for expression in conditions.chain(others.into_iter().flatten()) {
         watched.extend(expression.reads());

@@ -19,6 +19,8 @@ pub struct OwnerRule {
     pub kind: String,
     /// Whether the owner, as it is now, may have a deployer started.
     pub expression: Option<Expression>,
+    /// Whether the owner, as it is now, is cancelled or final.
+    pub finished: Option<Expression>,
     /// Whether waiting owners are woken when a key becomes free.
     pub wake: Wake,
 }

@@ -135,6 +135,10 @@ fn what_is_wrong_is_named_with_its_field() {
             "spec.owner.expression: line 1, column 1: unknown variable pod; this field may read object and owner",
         ),
         (
+            json!({"owner": {"apiVersion": "v1", "kind": "Job", "finished": "pod.x"}}),
+            "spec.owner.finished: line 1, column 1: unknown variable pod; this field may read object and owner",
+        ),
+        (
             json!({"match": {"objectSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}}),
             "spec.match.objectSelector.matchExpressions[0].operator: ",
         ),
