@@ -378,7 +378,7 @@ impl<S: Store> Judge<S> {
             Ok(Err(error)) => return Some(undecided(pod, "UPDATE", error.to_string())),
             Err(why) => return Some(Judgement::new(pod, "UPDATE", why, None)),
         };
-        let key = identity.map(|identity| Key::of(&policy, &pod.namespace, &identity));
+        let key = identity.map(|identity| Key::of(policy, &pod.namespace, &identity));
         let owner = named_owner(policy, old).or_else(|| named_owner(policy, new));
         Some(Judgement {
             owner,
