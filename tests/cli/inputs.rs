@@ -168,7 +168,7 @@ fn a_bad_review_is_named() {
             review(&format!(
                 "uid: u, operation: CREATE, {pods}, object: {{metadata: {{labels: {{role: runner}}}}}}"
             )),
-            "deployer-guard: R, document 1 (line 1): AdmissionReview: give it as an API server sends it: /metadata/name is missing or empty\n",
+            "deployer-guard: R, document 1 (line 1): AdmissionReview: give it as an API server sends it: /metadata/name is missing or empty; the API server sets it\n",
         ),
         (
             "- 1".into(),
