@@ -1,4 +1,6 @@
-//! The real cluster behind [`Store`].
+//! The real cluster behind [`Store`] and [`Upkeep`](super::upkeep::Upkeep).
+
+mod upkeep;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,6 @@
-//! A cluster in memory, behind [`Store`]: for decisions without an API server.
+//! A cluster in memory, behind [`Store`] and [`Upkeep`](super::upkeep::Upkeep): without an API server.
+
+mod upkeep;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -8,6 +10,8 @@ use async_trait::async_trait;
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+
+use futures::channel::mpsc::UnboundedSender;
 
 use super::store::{Failure, Keep, OwnerKind, ReadError, Store, WriteError};
 use crate::api::DeployerPolicy;
@@ -22,7 +26,7 @@ use crate::domain::sighting::{Activity, Sighting};
 ///   gets a version of its own, and an object that is made anew gets a new uid.
 ///
 /// # Caveats
-/// - A label selector is not evaluated: a list returns every pod of the namespace. Whoever decides on a list matches each pod
+/// - A label selector is not evaluated: a list returns every pod of the namespace, and a watch shows all pods. Whoever decides on a list matches each pod
 ///   again, because a list may make a verdict worse, never better.
 /// - Nothing is validated, defaulted or garbage-collected.
 #[derive(Debug, Default)]
@@ -34,6 +38,14 @@ pub struct MemoryStore {
 struct Objects {
     by_id: BTreeMap<Id, Value>,
     version: u64,
+    watchers: Vec<UnboundedSender<Change>>,
+}
+
+/// What a watch is told of.
+#[derive(Clone, Debug)]
+enum Change {
+    Stored(Id, Value),
+    Removed(Id, Value),
 }
 
 /// Where an object is kept. Versions of one group are views of one object. A cluster-scoped one has no namespace.
@@ -71,12 +83,12 @@ impl MemoryStore {
     pub fn put(&self, mut object: Value) {
         let mut objects = self.lock();
         objects.stamp(&mut object);
-        objects.by_id.insert(Id::of(&object), object);
+        objects.insert(object);
     }
 
     /// Removes the object of the same kind, namespace and name, and says what it was.
     pub fn remove(&self, object: &Value) -> Option<Value> {
-        self.lock().by_id.remove(&Id::of(object))
+        self.lock().remove(Id::of(object))
     }
 
     /// All objects of a kind, in the order of group, namespace and name.
@@ -117,10 +129,40 @@ impl Objects {
     fn store(&mut self, claim: &DeployerClaim) -> Result<DeployerClaim, WriteError> {
         let unreadable = |error: serde_json::Error| WriteError::Refused(Failure::Unreadable(error.to_string()));
         let mut object = serde_json::to_value(claim).map_err(unreadable)?;
+        object["metadata"]["generation"] = self.generation_of(&object).into();
         self.stamp(&mut object);
         let stored = serde_json::from_value(object.clone()).map_err(unreadable)?;
-        self.by_id.insert(Id::of(&object), object);
+        self.insert(object);
         Ok(stored)
+    }
+
+    /// One more with each change of the spec.
+    fn generation_of(&self, object: &Value) -> i64 {
+        let stored = self.by_id.get(&Id::of(object));
+        let generation = stored.map_or(0, |stored| {
+            stored["metadata"]["generation"].as_i64().unwrap_or_default()
+        });
+        let same = stored.is_some_and(|stored| stored["spec"] == object["spec"]);
+        generation + i64::from(!same)
+    }
+
+    fn insert(&mut self, object: Value) {
+        let id = Id::of(&object);
+        self.by_id.insert(id.clone(), object.clone());
+        self.tell(&Change::Stored(id, object));
+    }
+
+    /// What is removed shows its last state, in a version of its own.
+    fn remove(&mut self, id: Id) -> Option<Value> {
+        let mut object = self.by_id.remove(&id)?;
+        self.stamp(&mut object);
+        self.tell(&Change::Removed(id, object.clone()));
+        Some(object)
+    }
+
+    fn tell(&mut self, change: &Change) {
+        self.watchers
+            .retain(|watcher| watcher.unbounded_send(change.clone()).is_ok());
     }
 }
 

@@ -1,6 +1,7 @@
 //! The only place that talks to the API server: live reads, preconditioned writes, Events, the webhook configuration.
 //!
 //! - [`store`]: what a decision needs of a cluster, as a trait, and the errors of reads and writes
+//! - [`upkeep`]: what only the guard needs: watches, lists that tell where to look, fenced deletes
 //! - [`live`]: the real one, over `kube`; [`memory`]: one without an API server
 //! - [`events`]: Events about refusals
 //! - [`webhook_configuration`]: which calls the API server makes, generated from policies
@@ -9,4 +10,5 @@ pub mod events;
 pub mod live;
 pub mod memory;
 pub mod store;
+pub mod upkeep;
 pub mod webhook_configuration;

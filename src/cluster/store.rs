@@ -69,11 +69,11 @@ impl ReadError {
     }
 }
 
-/// A conditional write that was not acknowledged.
+/// A conditional write or delete that was not acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
-    /// The claim changed, came into being or went since it was read. Nothing was written.
-    #[error("the claim changed since it was read")]
+    /// The object changed, came into being or went since it was read. Nothing was written.
+    #[error("it changed since it was read")]
     Conflict,
     /// Nothing was written, and trying again will not help.
     #[error("{0}")]
