@@ -1,4 +1,5 @@
-//! Events about refusals: made after the answer, from a bounded queue, by one task. What is dropped is counted.
+//! Events about refusals, and about what a guard did or found: made afterwards, from a bounded queue, by one task. What is
+//! dropped is counted.
 
 mod recorder;
 
@@ -25,16 +26,30 @@ const SPACING: Duration = Duration::from_millis(40);
 /// Longest note that the API server takes is 1,024 bytes (FACTS: longer ones are refused).
 const MAX_NOTE: usize = 1000;
 
-/// A refusal, as an Event says it.
-#[derive(Clone, Debug)]
+/// Whether something is out of order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Severity {
+    /// The normal course of things.
+    Normal,
+    /// Somebody should look.
+    #[default]
+    Warning,
+}
+
+/// What an Event says.
+#[derive(Clone, Debug, Default)]
 pub struct Notice {
     /// What it is about; one Event for each.
     pub regarding: Vec<ObjectReference>,
     /// The holder, where there is one.
     pub related: Option<ObjectReference>,
+    /// Whether something is out of order.
+    pub severity: Severity,
     /// As `DeployerRejected`.
     pub reason: &'static str,
-    /// The text of the answer.
+    /// What was done about it, as `Admit`.
+    pub action: &'static str,
+    /// The text, cut to what an API server takes.
     pub note: String,
 }
 
@@ -98,6 +113,15 @@ impl Publisher {
             recorder: Recorder::new(client, instance),
             metrics,
             pace: Pace::new(),
+        }
+    }
+
+    /// Names another program part as the one that reports.
+    #[must_use]
+    pub fn reporting_as(self, controller: &'static str) -> Self {
+        Self {
+            recorder: self.recorder.reporting_as(controller),
+            ..self
         }
     }
 

@@ -233,7 +233,9 @@ fn notice(decision: &Decision<'_>) -> Notice {
         } else {
             "DeployerWouldBeRejected"
         },
+        action: "Admit",
         note: decision.answer.text.clone().unwrap_or_default(),
+        ..Notice::default()
     }
 }
 

@@ -15,10 +15,10 @@ use kube::core::Status;
 use kube::{Client, Error};
 use serde_json::json;
 
-use super::Notice;
+use super::{Notice, Severity};
 use crate::domain::answer::truncate;
 
-/// Who reports.
+/// Who reports, where nobody else is named.
 const CONTROLLER: &str = "deployer-guard.io/webhook";
 /// A repetition within this time after the last one belongs to the same series.
 const SERIES_ENDS: Duration = Duration::from_mins(6);
@@ -54,6 +54,7 @@ struct Published {
 /// Writes Events; one for each cause and replica.
 pub(super) struct Recorder {
     client: Client,
+    controller: &'static str,
     instance: String,
     series: HashMap<Cause, Published>,
     /// Namespaces that took no Event because they are ending or gone, and when that was.
@@ -65,6 +66,7 @@ impl Recorder {
     pub(super) fn new(client: Client, instance: String) -> Self {
         Self {
             client,
+            controller: CONTROLLER,
             instance,
             series: HashMap::new(),
             ending: HashMap::new(),
@@ -75,6 +77,11 @@ impl Recorder {
     pub(super) fn is_ending(&self, regarding: &ObjectReference) -> bool {
         let ending = self.ending.get(namespace(regarding));
         ending.is_some_and(|since| since.elapsed() < LEFT_ALONE)
+    }
+
+    /// Reports under this name.
+    pub(super) fn reporting_as(self, controller: &'static str) -> Self {
+        Self { controller, ..self }
     }
 
     /// Writes a notice about one of its objects: a new Event, or one more of a series.
@@ -136,13 +143,19 @@ impl Recorder {
                 ..ObjectMeta::default()
             },
             event_time: Some(MicroTime(Timestamp::now())),
-            type_: Some("Warning".to_owned()),
+            type_: Some(
+                match notice.severity {
+                    Severity::Normal => "Normal",
+                    Severity::Warning => "Warning",
+                }
+                .to_owned(),
+            ),
             reason: Some(notice.reason.to_owned()),
-            action: Some("Admit".to_owned()),
+            action: Some(notice.action.to_owned()),
             note: Some(notice.note.clone()),
             regarding: Some(regarding.clone()),
             related: notice.related.clone(),
-            reporting_controller: Some(CONTROLLER.to_owned()),
+            reporting_controller: Some(self.controller.to_owned()),
             reporting_instance: Some(self.instance.clone()),
             ..Event::default()
         }
@@ -212,10 +225,9 @@ mod tests {
     #[test]
     fn refusals_that_differ_in_their_text_alone_are_two_causes() {
         let notice = |note: &str| Notice {
-            regarding: Vec::new(),
-            related: None,
             reason: "DeployerRejected",
             note: note.to_owned(),
+            ..Notice::default()
         };
         let claim = ObjectReference::default();
         assert_eq!(Cause::of(&notice("a"), &claim), Cause::of(&notice("a"), &claim));
