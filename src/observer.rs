@@ -39,6 +39,7 @@ pub struct Observer<S> {
     followed: Mutex<HashSet<String>>,
     metrics: Arc<Metrics>,
     statuses: Option<Arc<Statuses>>,
+    only_watches: bool,
 }
 
 /// Who wrote the entry that is to be followed.
@@ -61,6 +62,16 @@ impl<S: Store> Observer<S> {
             followed: Mutex::default(),
             metrics,
             statuses: None,
+            only_watches: false,
+        }
+    }
+
+    /// Follows nothing, and writes nothing: for a dry run.
+    #[must_use]
+    pub fn only_watching(self) -> Self {
+        Self {
+            only_watches: true,
+            ..self
         }
     }
 
@@ -138,7 +149,7 @@ impl<S: Store> Observer<S> {
 impl<S> Observer<S> {
     fn begin(&self, uid: &str) -> bool {
         let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
-        let begins = followed.len() < MAX_FOLLOWED && followed.insert(uid.to_owned());
+        let begins = !self.only_watches && followed.len() < MAX_FOLLOWED && followed.insert(uid.to_owned());
         self.metrics.pending_followed(followed.len());
         begins
     }
