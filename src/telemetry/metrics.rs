@@ -12,6 +12,10 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+mod reconciling;
+
+pub use reconciling::Reconciling;
+
 /// The content type of [`Metrics::encode`].
 pub const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -82,6 +86,7 @@ pub struct Metrics {
     waiting_dropped: Counter,
     certificate_not_after: Gauge,
     certificate_reload_failures: Counter,
+    reconciling: Reconciling,
 }
 
 /// Buckets from a read that was shared to the longest timeout of a webhook, in seconds.
@@ -118,6 +123,7 @@ impl Metrics {
             waiting_dropped: Counter::default(),
             certificate_not_after: Gauge::default(),
             certificate_reload_failures: Counter::default(),
+            reconciling: Reconciling::default(),
         };
         metrics.register();
         metrics
@@ -188,6 +194,7 @@ impl Metrics {
             "Contents of the certificate files that could not be served with",
             self.certificate_reload_failures.clone(),
         );
+        self.reconciling.register(own);
         own.register(
             "build",
             "The running program",
@@ -278,6 +285,12 @@ impl Metrics {
     /// Counts a content of the certificate files that could not be served with.
     pub fn certificate_reload_failed(&self) {
         self.certificate_reload_failures.inc();
+    }
+
+    /// Those of a guard's reconciliation.
+    #[must_use]
+    pub fn reconciling(&self) -> &Reconciling {
+        &self.reconciling
     }
 
     /// All metrics as `OpenMetrics` text ([`OPEN_METRICS`]).

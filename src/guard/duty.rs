@@ -1,0 +1,164 @@
+//! What is done from time to time: a change of leadership is noticed, counts are noted, unreadable deployers are told of, and the
+//! lists that find what watches missed are made.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use super::board::{Board, Leads};
+use super::lookout::{Lookout, Watched};
+use super::records::{About, Records, pod_reference};
+use super::relist::Relist;
+use super::spot::Spot;
+use super::standing::Standing;
+use super::stock::Stock;
+use crate::api::policy::PolicyCounts;
+use crate::cluster::upkeep::Upkeep;
+use crate::domain::leftovers::Finding;
+use crate::telemetry::metrics::Metrics;
+
+/// How often it is asked whether this guard leads.
+const LEADERSHIP: Duration = Duration::from_millis(500);
+/// How often counts are noted.
+const COUNTS: Duration = Duration::from_secs(5);
+/// Claims are listed in place of the pods this often: what a lost event of a claim hides is found by its pod, too.
+const CLAIMS_EVERY: u64 = 10;
+
+/// What is done from time to time.
+pub(super) struct Duty<S> {
+    pub(super) lookout: Arc<Lookout>,
+    pub(super) board: Arc<Board>,
+    pub(super) leads: Arc<dyn Leads>,
+    pub(super) records: Records,
+    pub(super) standing: Arc<Standing>,
+    pub(super) stock: Arc<Stock>,
+    pub(super) relist: Arc<Relist<S>>,
+    pub(super) metrics: Arc<Metrics>,
+    /// How often a policy's pods are listed.
+    pub(super) period: Duration,
+    /// This guard leads from now on.
+    pub(super) elected: Notify,
+    /// Uids of unreadable deployers that were told of.
+    pub(super) told: Mutex<HashSet<Box<str>>>,
+}
+
+impl<S: Upkeep> Duty<S> {
+    /// Notices changes of leadership, for ever. A new leader examines everything; one that is no more forgets what it found.
+    pub(super) async fn follow_leadership(&self) {
+        let mut ticks = interval(LEADERSHIP);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut leading = false;
+        loop {
+            ticks.tick().await;
+            let leads = self.leads.leads();
+            if leads && !leading {
+                tracing::info!("this guard leads, and examines everything");
+                self.lookout.queue.spread(self.lookout.everything());
+                self.elected.notify_one();
+            } else if !leads && leading {
+                tracing::info!("this guard leads no more");
+                self.standing.clear();
+                self.stock.clear();
+                self.told.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                for watched in self.lookout.watched() {
+                    self.metrics.reconciling().violations(&watched.version.name, 0);
+                }
+            }
+            leading = leads;
+        }
+    }
+
+    /// Notes counts, and tells of deployers whose identity cannot be read, for ever.
+    pub(super) async fn count(&self) {
+        let mut ticks = interval(COUNTS);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let (sums, violations) = (self.lookout.sums(), self.standing.violations());
+            for watched in self.lookout.watched() {
+                let name = watched.version.name.as_str();
+                let sums = sums.get(name).copied().unwrap_or_default();
+                let violations = violations.get(name).copied().unwrap_or_default();
+                let counts = PolicyCounts {
+                    claims: sums.claims,
+                    active: i64::try_from(watched.pods().active()).unwrap_or(i64::MAX),
+                    pending: sums.pending,
+                    rejections: sums.rejections,
+                    violations,
+                };
+                if watched.is_complete() {
+                    self.board.note(&watched.version, |notice| notice.counts = Some(counts));
+                }
+                if self.leads.leads() {
+                    self.metrics.reconciling().violations(name, violations);
+                    self.tell_of_unreadable(&watched);
+                }
+            }
+        }
+    }
+
+    /// Such a deployer belongs to no key, so no examination meets it.
+    fn tell_of_unreadable(&self, watched: &Watched) {
+        let unreadable: Vec<(Box<str>, Arc<str>, Finding)> = watched
+            .pods()
+            .unreadable()
+            .map(|(uid, view, why)| {
+                let finding = Finding::IdentityUnreadable {
+                    pod: pod_reference(&view.name, uid),
+                    why: why.to_owned(),
+                };
+                (Box::from(uid), Arc::clone(&view.namespace), finding)
+            })
+            .collect();
+        for (uid, namespace, finding) in unreadable {
+            if !self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(uid) {
+                continue;
+            }
+            let spot = Spot::new(&watched.version.name, &namespace, "");
+            let about = About {
+                spot: &spot,
+                policy_uid: &watched.version.uid,
+                subject: "",
+                claim: None,
+            };
+            self.records.found(&about, &finding);
+        }
+    }
+
+    /// Makes the lists, for ever: once a period, sooner or later by a tenth, so that guards and policies do not go together; and when
+    /// this guard begins to lead.
+    pub(super) async fn list(&self) {
+        for round in 1_u64.. {
+            let claims = tokio::select! {
+                () = sleep(jittered(self.period, round)) => round % CLAIMS_EVERY == 0,
+                () = self.elected.notified() => false,
+            };
+            self.lookout.sweep();
+            if !self.leads.leads() {
+                continue;
+            }
+            if claims {
+                if let Err(error) = self.relist.claims().await {
+                    tracing::warn!(error = %error, "the claims cannot be listed; trying again");
+                }
+                continue;
+            }
+            for watched in self.lookout.watched().iter().filter(|watched| watched.is_complete()) {
+                if let Err(error) = self.relist.pods(watched).await {
+                    let policy = &watched.version.name;
+                    tracing::warn!(policy, error = %error, "the pods of a policy cannot be listed; trying again");
+                }
+            }
+        }
+    }
+}
+
+/// The period, a tenth more or less.
+fn jittered(period: Duration, round: u64) -> Duration {
+    let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), round);
+    let part = u32::try_from(seed % 201).unwrap_or_default();
+    period * (900 + part) / 1000
+}

@@ -1,0 +1,163 @@
+//! Taking stock under each version of a policy: every deployer that came in before its entry was in force gets a claim, or is
+//! reported. From then on a new key needs no list of pods.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::board::{Board, Leads, PolicyVersion};
+use super::lookout::{Lookout, Watched};
+use super::relist::Relist;
+use super::spot::Spot;
+use crate::cluster::upkeep::Upkeep;
+use crate::domain::pursuit::Window;
+
+/// How often it is looked whether stock can be taken.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Time that API servers may take to see a change of the webhook configuration, beyond the window of a create that was admitted
+/// before that: they watch it, and the API server's own bound on that lag is a second or two.
+const LAG: Duration = Duration::from_secs(10);
+/// A stock-taking that is not over by then begins anew.
+const LONGEST: Duration = Duration::from_mins(10);
+
+/// Stock-takings under way, and those that are over.
+#[derive(Debug, Default)]
+pub(super) struct Stock {
+    takes: Mutex<HashMap<PolicyVersion, Take>>,
+    /// Uids of policies under which this guard has taken stock.
+    taken: Mutex<HashSet<String>>,
+}
+
+#[derive(Debug)]
+struct Take {
+    begun: Instant,
+    in_force_since: Instant,
+    left: BTreeSet<Spot>,
+}
+
+impl Stock {
+    /// Whether this guard has taken stock under a version of the policy with this uid.
+    pub(super) fn was_taken(&self, uid: &str) -> bool {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner).contains(uid)
+    }
+
+    fn begin(&self, version: &PolicyVersion, in_force_since: Instant, left: BTreeSet<Spot>) {
+        let take = Take {
+            begun: Instant::now(),
+            in_force_since,
+            left,
+        };
+        self.lock().insert(version.clone(), take);
+    }
+
+    /// A key was examined, and there was nothing left to do. True if with it stock is taken.
+    ///
+    /// `examined` is when the examination began: one from before the stock-taking may not have known of every pod.
+    pub(super) fn clean(&self, version: &PolicyVersion, spot: &Spot, examined: Instant) -> bool {
+        let mut takes = self.lock();
+        let Some(take) = takes.get_mut(version).filter(|take| examined >= take.begun) else {
+            return false;
+        };
+        take.left.remove(spot) && take.left.is_empty()
+    }
+
+    /// Stock is taken, if the entry has been in force all the while.
+    pub(super) fn taken(&self, board: &Board, version: &PolicyVersion) {
+        let Some(take) = self.lock().remove(version) else {
+            return;
+        };
+        board.note(version, |notice| {
+            if notice.in_force_since == Some(take.in_force_since) {
+                notice.stock_taken = Some(Timestamp::now());
+                let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+                taken.insert(version.uid.clone());
+                tracing::info!(
+                    policy = version.name,
+                    generation = version.generation,
+                    "stock was taken"
+                );
+            }
+        });
+    }
+
+    fn is_under_way(&self, version: &PolicyVersion, in_force_since: Instant) -> bool {
+        let mut takes = self.lock();
+        takes.retain(|_, take| take.begun.elapsed() < LONGEST);
+        takes
+            .get(version)
+            .is_some_and(|take| take.in_force_since == in_force_since)
+    }
+
+    /// Another guard leads: it takes stock by itself.
+    pub(super) fn clear(&self) {
+        self.lock().clear();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<PolicyVersion, Take>> {
+        self.takes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Begins stock-takings.
+pub(super) struct StockTaker<S> {
+    pub(super) lookout: Arc<Lookout>,
+    pub(super) board: Arc<Board>,
+    pub(super) leads: Arc<dyn Leads>,
+    pub(super) stock: Arc<Stock>,
+    pub(super) relist: Arc<Relist<S>>,
+    pub(super) window: Window,
+    pub(super) dry_run: bool,
+}
+
+impl<S: Upkeep> StockTaker<S> {
+    /// Begins each stock-taking as soon as it can be begun, for ever.
+    pub(super) async fn run(&self) {
+        let mut ticks = interval(PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            for watched in self.lookout.watched() {
+                self.look_at(&watched).await;
+            }
+        }
+    }
+
+    async fn look_at(&self, watched: &Arc<Watched>) {
+        let version = &watched.version;
+        let known = *watched.stock_taking();
+        if let Some(known) = known.filter(|known| known.generation == version.generation) {
+            // It was taken before this guard was started.
+            self.board.note(version, |notice| {
+                notice.stock_taken.get_or_insert(known.completed_at);
+            });
+            return;
+        }
+        let notice = self.board.read(version);
+        let (None, Some(since)) = (notice.stock_taken, notice.in_force_since) else {
+            return;
+        };
+        let wait = self.window.pending + self.window.settle + LAG;
+        let due = since.elapsed() > wait && watched.is_complete() && self.leads.leads() && !self.dry_run;
+        if !due || self.stock.is_under_way(version, since) {
+            return;
+        }
+        // A list may be old, and so may the watch: what either of them shows is examined.
+        let pods = match self.relist.pods(watched).await {
+            Ok(()) => watched.pods().spots().cloned().collect::<BTreeSet<_>>(),
+            Err(error) => {
+                tracing::warn!(policy = version.name, error = %error, "stock cannot be taken yet; trying again");
+                return;
+            }
+        };
+        tracing::info!(policy = version.name, keys = pods.len(), "taking stock");
+        let nothing = pods.is_empty();
+        self.stock.begin(version, since, pods.clone());
+        if nothing {
+            self.stock.taken(&self.board, version);
+        }
+        self.lookout.queue.spread(pods);
+    }
+}
