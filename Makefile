@@ -19,15 +19,15 @@ demo: tools ## Run the main job on a real API server; KEEP=1 leaves it running
 .PHONY: test
 test: tools lint ## Run all tests
 	@$(STAGE) "build the tests (the first time some minutes, in which nothing is printed)" $(CARGO) test --quiet --workspace --no-run
-	@$(STAGE) "tests that need nothing, or a socket" $(CARGO) test --workspace --lib --bins --test drift --test model --test admission --test cli --test server
+	@$(STAGE) "tests that need nothing, or a socket" $(CARGO) test --workspace --lib --bins --test drift --test model --test admission --test guard --test cli --test server
 	@$(STAGE) "tests of the control plane itself" $(CARGO) test --workspace --test balancer --test ending --test faults --test planes --test store_watch -- --test-threads=2
-	@$(STAGE) "tests on a control plane" $(CARGO) test --test plane -- --test-threads=2
+	@$(STAGE) "tests on a control plane" $(CARGO) test --test plane --test plane_guard -- --test-threads=2
 	@$(STAGE) "examples in the documentation" $(CARGO) test --quiet --workspace --doc
 	@$(STAGE) "the demo" $(MAKE) --no-print-directory demo
 
 .PHONY: test-fast
 test-fast: rust ## Run the tests that need no control plane
-	@$(CARGO) test --workspace --lib --bins --test drift --test model --test admission --test cli --test server
+	@$(CARGO) test --workspace --lib --bins --test drift --test model --test admission --test guard --test cli --test server
 
 .PHONY: bench
 bench: tools ## Measure what an admission costs, on a quiet machine; BENCH_PODS=5000 for a fuller namespace

@@ -1,0 +1,126 @@
+//! Taking stock, and the counts.
+
+use std::time::Duration;
+
+use deployer_guard::cluster::store::Failure;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::faulty::{Fault, Op};
+use crate::scene::{Guard, RUNNERS, bound, claim, exists, held, holder, runner, runners, settle, store, until};
+
+/// The policy as it is stored before any guard has taken stock under it.
+fn new_policy() -> Value {
+    let mut policy = runners(json!({}));
+    policy.as_object_mut().unwrap().remove("status");
+    policy
+}
+
+/// A little less than the pending window, the settling time and the lag of API servers, 45 s, 10 s and 10 s.
+const ALMOST: Duration = Duration::from_mins(1);
+
+#[tokio::test(start_paused = true)]
+async fn what_was_there_when_a_policy_came_into_force_is_adopted_or_reported_and_never_deleted() {
+    let store = store();
+    store.memory.put(new_policy());
+    for (name, minute) in [("a", 1), ("b", 2), ("c", 3)] {
+        store.memory.put(runner(name, "shop", minute));
+    }
+    let guard = Guard::start(&store);
+    let version = guard.in_force(RUNNERS, 1);
+    sleep(ALMOST).await;
+    assert_eq!(
+        guard.board.read(&version).stock_taken,
+        None,
+        "what was admitted before may still be on its way"
+    );
+    sleep(Duration::from_secs(15)).await;
+    assert!(guard.board.read(&version).stock_taken.is_some());
+    sleep(Duration::from_mins(10)).await;
+    let claim = claim(&store, "shop").unwrap();
+    assert!(claim.spec.holder.is_some() && claim.spec.condemned.is_empty());
+    assert!(["a", "b", "c"].iter().all(|name| exists(&store, name)));
+    assert!(store.calls(Op::DeletePod).is_empty());
+    assert!(
+        guard.has_told("DeployerSpared") && guard.has_told("DuplicateDeployer"),
+        "{:?}",
+        guard.told()
+    );
+    // One that comes in later is no old friend.
+    let mut late = runner("late", "shop", 9);
+    late["metadata"]["creationTimestamp"] = "2026-03-01T00:00:00Z".into();
+    store.memory.put(late);
+    until("the new duplicate is gone", || !exists(&store, "late")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn stock_is_not_taken_while_one_key_cannot_be_examined() {
+    let store = store();
+    store.memory.put(new_policy());
+    store.memory.put(runner("a", "shop", 1));
+    let guard = Guard::start(&store);
+    let version = guard.in_force(RUNNERS, 1);
+    sleep(Duration::from_secs(30)).await;
+    store.plan(Op::Claim, usize::MAX, Fault::Fail(Failure::TimedOut));
+    sleep(Duration::from_mins(5)).await;
+    assert_eq!(guard.board.read(&version).stock_taken, None);
+    store.heal();
+    sleep(Duration::from_mins(1)).await;
+    assert!(guard.board.read(&version).stock_taken.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_that_vanished_meanwhile_makes_it_wait_again() {
+    let store = store();
+    store.memory.put(new_policy());
+    let guard = Guard::start(&store);
+    let version = guard.in_force(RUNNERS, 1);
+    sleep(Duration::from_secs(40)).await;
+    guard.board.note(&version, |notice| notice.in_force_since = None);
+    sleep(Duration::from_mins(1)).await;
+    assert_eq!(guard.board.read(&version).stock_taken, None);
+    guard.in_force(RUNNERS, 1);
+    sleep(Duration::from_mins(1)).await;
+    assert_eq!(guard.board.read(&version).stock_taken, None);
+    sleep(Duration::from_secs(15)).await;
+    assert!(guard.board.read(&version).stock_taken.is_some(), "of nothing, too");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_does_not_lead_takes_no_stock() {
+    let store = store();
+    store.memory.put(new_policy());
+    let guard = Guard::start(&store);
+    guard.leading.set(false);
+    let version = guard.in_force(RUNNERS, 1);
+    sleep(Duration::from_mins(5)).await;
+    assert_eq!(guard.board.read(&version).stock_taken, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stock_that_was_taken_before_a_restart_is_not_taken_again() {
+    let store = store();
+    let guard = Guard::start(&store);
+    let version = guard.in_force(RUNNERS, 1);
+    settle().await;
+    let taken = guard.board.read(&version).stock_taken.map(|time| time.to_string());
+    assert_eq!(taken.as_deref(), Some("2026-01-01T01:00:00Z"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn counts_are_noted() {
+    let store = store();
+    for (name, app) in [("a", "shop"), ("b", "shop"), ("c", "blog")] {
+        store.memory.put(bound(runner(name, app, 1)));
+    }
+    held(&store, "shop", &bound(runner("a", "shop", 1))).await;
+    let guard = Guard::start(&store);
+    let version = guard.in_force(RUNNERS, 1);
+    sleep(Duration::from_secs(15)).await;
+    let counts = guard.board.read(&version).counts.unwrap();
+    assert_eq!(
+        (counts.claims, counts.active, counts.violations, counts.pending),
+        (2, 3, 1, 0)
+    );
+    assert_eq!(holder(&store, "blog").as_deref(), Some("c"));
+}
