@@ -3,10 +3,14 @@
 //! - [`store`]: what a decision needs of a cluster, as a trait, and the errors of reads and writes
 //! - [`live`]: the real one, over `kube`; [`memory`]: one without an API server
 //! - [`events`]: Events about refusals
+//! - [`configurations`]: the one webhook configuration that is ours to fill; [`policy_statuses`]: what policies say of themselves
 //! - [`webhook_configuration`]: which calls the API server makes, generated from policies
 
+pub mod configurations;
 pub mod events;
 pub mod live;
 pub mod memory;
+pub mod policy_statuses;
+pub mod request;
 pub mod store;
 pub mod webhook_configuration;

@@ -4,3 +4,9 @@
 //! writes carries a precondition that was read live, and leadership only keeps two of them from doing one work twice.
 
 pub mod board;
+pub mod configuration;
+pub mod leadership;
+pub mod policy_standing;
+pub mod policy_status;
+pub mod run;
+pub mod tasks;

@@ -1,6 +1,7 @@
 //! The metrics of one process. Labels are bounded: policies, verdicts and reasons, never configs or pods.
 
 use std::fmt::{self, Write as _};
+use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
@@ -11,6 +12,10 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
+
+mod guard;
+
+pub use guard::{GuardMetrics, LeaseTry, Outcome};
 
 /// The content type of [`Metrics::encode`].
 pub const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -120,6 +125,14 @@ impl Metrics {
             certificate_reload_failures: Counter::default(),
         };
         metrics.register();
+        metrics
+    }
+
+    /// All metrics at zero, those of a guard among them.
+    #[must_use]
+    pub fn with_guard(guard: &Arc<GuardMetrics>) -> Self {
+        let mut metrics = Self::new();
+        guard.register(&mut metrics.registry);
         metrics
     }
 

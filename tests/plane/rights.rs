@@ -27,8 +27,11 @@ fn granted() -> anyhow::Result<BTreeSet<Right>> {
     let mut rights = BTreeSet::new();
     for role in documents
         .into_iter()
-        // What others may read is not ours to use.
-        .filter(|document| document["kind"] == "ClusterRole" && document["metadata"]["name"] != "deployer-guard-view")
+        // What others may read is not ours to use, and no guard runs here.
+        .filter(|document| {
+            let other = ["deployer-guard-view", "deployer-guard-guard"].map(|name| json!(name));
+            document["kind"] == "ClusterRole" && !other.contains(&document["metadata"]["name"])
+        })
     {
         let role: ClusterRole = serde_json::from_value(role)?;
         for rule in role.rules.unwrap_or_default() {
