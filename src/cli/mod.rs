@@ -8,12 +8,15 @@
     reason = "doc comments are what `--help` shows, where backticks are noise"
 )]
 
+mod backend;
 mod check;
 mod crds;
+mod guard;
 mod kubernetes;
 mod manifests;
 mod webhook;
 mod webhook_config;
+mod window;
 
 use std::process::ExitCode;
 
@@ -31,6 +34,8 @@ pub struct Cli {
 enum Command {
     /// Serve the validating admission webhook
     Webhook(Box<webhook::WebhookArgs>),
+    /// Lead with others in turn: put policies in force, and report on them
+    Guard(Box<guard::GuardArgs>),
     /// Print the ValidatingWebhookConfiguration that policies call for
     WebhookConfig(webhook_config::WebhookConfigArgs),
     /// Say what would be decided on pods, and why, without a cluster
@@ -45,6 +50,7 @@ impl Cli {
     pub fn run(self) -> ExitCode {
         let (ended, failure) = match self.command {
             Command::Webhook(args) => (webhook::run(*args).map(done), ExitCode::FAILURE),
+            Command::Guard(args) => (guard::run(*args).map(done), ExitCode::FAILURE),
             Command::WebhookConfig(args) => (webhook_config::run(&args).map(done), ExitCode::FAILURE),
             Command::Check(args) => (check::run(&args), ExitCode::from(check::BAD_INPUT)),
             Command::Crds => (crds::run().map(done), ExitCode::FAILURE),

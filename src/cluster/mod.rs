@@ -4,11 +4,15 @@
 //! - [`upkeep`]: what only the guard needs: watches, lists that tell where to look, fenced deletes
 //! - [`live`]: the real one, over `kube`; [`memory`]: one without an API server
 //! - [`events`]: Events about refusals
+//! - [`configurations`]: the one webhook configuration that is ours to fill; [`policy_statuses`]: what policies say of themselves
 //! - [`webhook_configuration`]: which calls the API server makes, generated from policies
 
+pub mod configurations;
 pub mod events;
 pub mod live;
 pub mod memory;
+pub mod policy_statuses;
+pub mod request;
 pub mod store;
 pub mod upkeep;
 pub mod webhook_configuration;

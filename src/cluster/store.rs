@@ -58,6 +58,12 @@ pub struct ReadError {
     pub why: Failure,
 }
 
+impl From<ReadError> for Failure {
+    fn from(error: ReadError) -> Self {
+        error.why
+    }
+}
+
 impl ReadError {
     /// No answer came in time.
     #[must_use]

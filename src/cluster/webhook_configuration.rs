@@ -43,6 +43,9 @@ pub fn never_matched(own_namespace: &str) -> [&str; 2] {
     ["kube-system", own_namespace]
 }
 
+/// What the webhook says of a dry run of a policy's status, in a warning: that it was asked.
+pub const ANSWERS: &str = "deployer-guard answers for DeployerPolicy";
+
 /// The name of a policy's entry.
 #[must_use]
 pub fn webhook_name(policy: &str) -> String {
@@ -137,35 +140,46 @@ fn entry(
             own_namespace,
         )),
         object_selector: Some(match_.object_selector.clone().unwrap_or_default()),
-        rules: Some(vec![rule("", "v1", "pods", "Namespaced")]),
+        rules: Some(vec![rule("", "v1", &["pods"], "Namespaced")]),
         side_effects: "NoneOnDryRun".into(),
         timeout_seconds: Some(policy.spec.timeout_seconds),
     }
 }
 
-/// The entry that judges policies. It is ignored when nobody answers: the guard judges them too.
+/// The entry that judges policies. It is ignored when nobody answers: the guard judges them too. A dry run of a policy's status
+/// reaches it as well, so that the guard can see that an API server calls the webhook; real writes of it never do.
 fn policy_entry(client_config: WebhookClientConfig) -> ValidatingWebhook {
     ValidatingWebhook {
         name: POLICY_WEBHOOK.into(),
         admission_review_versions: vec!["v1".into()],
         client_config,
         failure_policy: Some("Ignore".into()),
-        match_conditions: None,
+        match_conditions: Some(vec![MatchCondition {
+            name: "deployer-guard.io/policy-or-dry-run".into(),
+            expression:
+                "!has(request.subResource) || request.subResource != 'status' || (has(request.dryRun) && request.dryRun)"
+                    .into(),
+        }]),
         match_policy: Some("Equivalent".into()),
         namespace_selector: Some(LabelSelector::default()),
         object_selector: Some(LabelSelector::default()),
-        rules: Some(vec![rule(api::GROUP, api::VERSION, "deployerpolicies", "Cluster")]),
+        rules: Some(vec![rule(
+            api::GROUP,
+            api::VERSION,
+            &["deployerpolicies", "deployerpolicies/status"],
+            "Cluster",
+        )]),
         side_effects: "None".into(),
         timeout_seconds: Some(POLICY_TIMEOUT),
     }
 }
 
-fn rule(group: &str, version: &str, resource: &str, scope: &str) -> RuleWithOperations {
+fn rule(group: &str, version: &str, resources: &[&str], scope: &str) -> RuleWithOperations {
     RuleWithOperations {
         api_groups: Some(vec![group.into()]),
         api_versions: Some(vec![version.into()]),
         operations: Some(vec!["CREATE".into(), "UPDATE".into()]),
-        resources: Some(vec![resource.into()]),
+        resources: Some(resources.iter().map(ToString::to_string).collect()),
         scope: Some(scope.into()),
     }
 }

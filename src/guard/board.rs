@@ -13,7 +13,7 @@ use crate::api::policy::PolicyCounts;
 /// Whether this process leads, to be asked right before each write that needs a leader.
 pub trait Leads: Send + Sync {
     /// True only while the Lease, as this process last read it live, names it, and a safe part of the lease's duration is left,
-    /// on this process's own monotonic clock from before that read.
+    /// on this process's own monotonic clock from before the renewal was sent that this read found.
     fn leads(&self) -> bool;
 }
 

@@ -1,6 +1,7 @@
 //! The metrics of one process. Labels are bounded: policies, verdicts and reasons, never configs or pods.
 
 use std::fmt::{self, Write as _};
+use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
@@ -12,8 +13,10 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+mod guard;
 mod reconciling;
 
+pub use guard::{GuardMetrics, LeaseTry, Outcome};
 pub use reconciling::Reconciling;
 
 /// The content type of [`Metrics::encode`].
@@ -126,6 +129,14 @@ impl Metrics {
             reconciling: Reconciling::default(),
         };
         metrics.register();
+        metrics
+    }
+
+    /// All metrics at zero, those of a guard among them.
+    #[must_use]
+    pub fn with_guard(guard: &Arc<GuardMetrics>) -> Self {
+        let mut metrics = Self::new();
+        guard.register(&mut metrics.registry);
         metrics
     }
 

@@ -4,6 +4,7 @@ use super::aside::AT_ONCE;
 use super::calls::{Call, Reply};
 use super::review::{Request, write_status};
 use crate::api::DeployerPolicy;
+use crate::cluster::webhook_configuration::ANSWERS;
 use crate::domain::expression::BUDGET;
 use crate::domain::policy::Policy;
 use kube::core::Status;
@@ -47,6 +48,10 @@ fn validate(body: &[u8]) -> Reply {
         Ok(request) => request,
         Err(error) => return Reply::text(400, &error.to_string()),
     };
+    if request.sub_resource.as_deref() == Some("status") {
+        // Only a dry run gets here: the guard wants to know whether an API server calls us.
+        return Reply::json(200, write_status(&request.uid, None, vec![answers(&request)]));
+    }
     if !matches!(request.operation.as_str(), "CREATE" | "UPDATE") {
         return Reply::json(200, write_status(&request.uid, None, Vec::new()));
     }
@@ -84,6 +89,12 @@ fn validate(body: &[u8]) -> Reply {
         ..Status::default()
     };
     Reply::json(200, write_status(&request.uid, Some(status), Vec::new()))
+}
+
+fn answers(request: &Request) -> String {
+    let name = |object: &serde_json::Value| Some(object.pointer("/metadata/name")?.as_str()?.to_owned());
+    let name = request.object.as_ref().and_then(name).unwrap_or_default();
+    format!("{ANSWERS} {name:?}")
 }
 
 /// What is to be warned of, or everything that is wrong.

@@ -29,7 +29,12 @@ fn granted() -> anyhow::Result<BTreeSet<Right>> {
         .into_iter()
         // What others may read is not ours to use, and no guard runs here.
         .filter(|document| {
-            let other = ["deployer-guard-view", "deployer-guard-leftovers"].map(|name| json!(name));
+            let other = [
+                "deployer-guard-view",
+                "deployer-guard-leftovers",
+                "deployer-guard-guard",
+            ]
+            .map(|name| json!(name));
             document["kind"] == "ClusterRole" && !other.contains(&document["metadata"]["name"])
         })
     {

@@ -106,7 +106,10 @@ fn policies_are_judged_but_never_held_up() {
         entry["clientConfig"]["url"],
         "https://127.0.0.1:8443/validate/deployerpolicies"
     );
-    assert_eq!(entry["rules"][0]["resources"], json!(["deployerpolicies"]));
+    assert_eq!(
+        entry["rules"][0]["resources"],
+        json!(["deployerpolicies", "deployerpolicies/status"])
+    );
     assert_eq!(entry["timeoutSeconds"], 5);
 }
 

@@ -2,7 +2,7 @@
 //!
 //! [`ControlPlane`] starts etcd, one or more kube-apiservers on it and, on request, kube-controller-manager, built from
 //! their Go modules by `build.sh` on first use. [`WebhookProcess`] runs a webhook binary, [`Balancer`] stands before
-//! several of them as a Service would, [`Pki`] makes their certificates, [`StoreWatch`] is the witness that never two
+//! several of them as a Service would, [`GuardProcess`] runs a guard, [`Pki`] makes their certificates, [`StoreWatch`] is the witness that never two
 //! pods were active for one key, and [`objects`] has the small things that every test does.
 //!
 //! # Guarantees
@@ -19,6 +19,7 @@ mod active;
 mod balancer;
 mod builder;
 mod commands;
+mod guard;
 mod http_get;
 mod kubeconfig;
 pub mod objects;
@@ -37,6 +38,7 @@ mod webhook;
 pub use active::{PodRef, Report, Violation};
 pub use balancer::{Balancer, Connection};
 pub use builder::ControlPlaneBuilder;
+pub use guard::GuardProcess;
 pub use http_get::http_get;
 pub use pki::{Issued, Pki};
 pub use plane::{ControlPlane, LeftRunning, Program};

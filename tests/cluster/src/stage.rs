@@ -6,18 +6,20 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::GroupVersionKind;
+use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::sync::Mutex;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::balancer::Balancer;
 use crate::builder::ControlPlaneBuilder;
+use crate::guard::GuardProcess;
 use crate::objects::{apply_file, apply_yaml, create_pod_with};
 use crate::pki::Pki;
 use crate::plane::{ControlPlane, LeftRunning};
@@ -28,6 +30,8 @@ use crate::webhook::WebhookProcess;
 
 /// Where deployer-guard lives, and the name of its `ServiceAccount`.
 pub const NAMESPACE: &str = "deployer-guard";
+/// The lease of guards: short, and long enough for a busy machine.
+const LEASE: &str = "6s";
 /// How long the API servers may take to call a new configuration.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Where the webhook's certificates are, in the control plane's directory: that one has an authority of its own.
@@ -44,6 +48,8 @@ pub struct StageBuilder {
     plane: ControlPlaneBuilder,
     replicas: usize,
     arguments: Vec<String>,
+    guards: usize,
+    guard_arguments: Vec<String>,
 }
 
 /// A control plane with deployer-guard in front of it.
@@ -57,7 +63,10 @@ pub struct Stage {
     pub balancer: Balancer,
     /// The authority of the replicas' certificates.
     pub pki: Pki,
+    /// The guards, if they fill the configuration; guard `i` talks to API server `i`, counted round.
+    pub guards: Vec<GuardProcess>,
     program: PathBuf,
+    guard_arguments: Vec<String>,
     /// Held while the configuration is made: one that is made of an older list must not replace a newer one.
     enforcing: Mutex<()>,
 }
@@ -92,6 +101,20 @@ impl StageBuilder {
     #[must_use]
     pub fn argument(mut self, argument: impl Into<String>) -> Self {
         self.arguments.push(argument.into());
+        self
+    }
+
+    /// So many guards fill the configuration, in place of [`Stage::enforce`] itself; none by default.
+    #[must_use]
+    pub fn guards(mut self, count: usize) -> Self {
+        self.guards = count;
+        self
+    }
+
+    /// One more argument for `deployer-guard guard`.
+    #[must_use]
+    pub fn guard_argument(mut self, argument: impl Into<String>) -> Self {
+        self.guard_arguments.push(argument.into());
         self
     }
 
@@ -146,14 +169,25 @@ impl StageBuilder {
         }
         sleep_until(established + NEW_CRD).await;
         let balancer = Balancer::start(replicas.iter().map(|replica| replica.address)).await?;
-        Ok(Stage {
+        let mut stage = Stage {
             plane,
             replicas,
             balancer,
             pki,
+            guards: Vec::new(),
             program: self.program,
+            guard_arguments: self.guard_arguments,
             enforcing: Mutex::default(),
-        })
+        };
+        stage.pki.write_ca(&stage.plane.directory().join(CERTIFICATES))?;
+        if self.guards > 0 {
+            stage.apply_configuration().await?;
+        }
+        for i in 0..self.guards {
+            let guard = stage.start_guard(&format!("guard-{i}"), &[]).await?;
+            stage.guards.push(guard);
+        }
+        Ok(stage)
     }
 }
 
@@ -175,6 +209,8 @@ impl Stage {
             plane: ControlPlane::builder(),
             replicas: 2,
             arguments: Vec::new(),
+            guards: 0,
+            guard_arguments: Vec::new(),
         }
     }
 
@@ -186,10 +222,109 @@ impl Stage {
     pub async fn enforce(&self, policies: &str) -> anyhow::Result<()> {
         let client = self.plane.client(0);
         let _enforcing = self.enforcing.lock().await;
-        apply_yaml(&client, policies, "stage").await?;
-        let configuration = self.configuration(self.balancer.address()).await?;
-        apply_yaml(&client, &configuration, "stage").await?;
+        let applied = apply_yaml(&client, policies, "stage").await?;
+        if self.guards.is_empty() {
+            let configuration = self.configuration(self.balancer.address()).await?;
+            apply_yaml(&client, &configuration, "stage").await?;
+        } else {
+            for policy in &applied {
+                self.wait_enforced(&policy.name_any()).await?;
+            }
+        }
         self.wait_called().await
+    }
+
+    /// Waits until the status of a policy says that its present generation is in force.
+    ///
+    /// # Errors
+    /// If it does not within 30 s: with the status.
+    pub async fn wait_enforced(&self, policy: &str) -> anyhow::Result<()> {
+        let what = format!("DeployerPolicy {policy} to be in force");
+        let enforced = until(&what, LIMIT, async || {
+            let policy = policies(&self.plane.client(0)).get(policy).await?;
+            let conditions = policy.data["status"]["conditions"]
+                .as_array()
+                .cloned()
+                .unwrap_or_default();
+            let enforced = conditions.iter().any(|condition| {
+                condition["type"] == "Enforced"
+                    && condition["status"] == "True"
+                    && condition["observedGeneration"] == json!(policy.metadata.generation)
+            });
+            ensure!(enforced, "its conditions are {conditions:?}");
+            Ok(())
+        });
+        enforced.await.map_err(|error| match self.guards.first() {
+            Some(guard) => guard.blame(error),
+            None => error,
+        })
+    }
+
+    /// Makes the object that guards fill, as an admin does; what is in it stays.
+    ///
+    /// # Errors
+    /// If the API server refuses.
+    pub async fn apply_configuration(&self) -> anyhow::Result<()> {
+        let manifest = Path::new(HOME).join("../../deploy/webhook-configuration.yaml");
+        apply_file(&self.plane.client(0), &manifest, "stage").await.map(drop)
+    }
+
+    /// Starts a guard with the rights of the `ServiceAccount`; does not wait for anything. Its number, where its name ends in one,
+    /// says which API server it talks to. Later arguments win where clap lets them: these come last.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub async fn start_guard(&self, name: &str, arguments: &[&str]) -> anyhow::Result<GuardProcess> {
+        let number: usize = name
+            .rsplit('-')
+            .next()
+            .and_then(|end| end.parse().ok())
+            .unwrap_or_default();
+        let kubeconfig = self
+            .plane
+            .service_account_kubeconfig(number % self.plane.api_servers(), NAMESPACE, NAMESPACE)
+            .await?;
+        let all = self
+            .guard_arguments
+            .iter()
+            .map(String::as_str)
+            .chain(arguments.iter().copied());
+        let mut all: Vec<String> = all.map(str::to_owned).collect();
+        for (flag, value) in [
+            ("--kubeconfig", kubeconfig.display().to_string()),
+            ("--url", format!("https://{}", self.balancer.address())),
+            ("--ca-bundle-file", self.ca_file().display().to_string()),
+            ("--lease-duration", LEASE.to_owned()),
+        ] {
+            if !all.iter().any(|argument| argument == flag) {
+                all.extend([flag.to_owned(), value]);
+            }
+        }
+        GuardProcess::start(&self.plane, &self.program, name, all)
+    }
+
+    /// The file of the CA bundle that guards are given.
+    #[must_use]
+    pub fn ca_file(&self) -> PathBuf {
+        self.plane.directory().join(CERTIFICATES).join("ca.crt")
+    }
+
+    /// Waits until one of the stage's guards leads; its number.
+    ///
+    /// # Errors
+    /// If none does within 30 s.
+    pub async fn wait_leader(&self) -> anyhow::Result<usize> {
+        until("a guard to lead", LIMIT, async || {
+            for (i, guard) in self.guards.iter().enumerate() {
+                // One that was killed or paused does not answer.
+                let leads = timeout(Duration::from_secs(1), guard.leads()).await;
+                if matches!(leads, Ok(Ok(true))) {
+                    return Ok(i);
+                }
+            }
+            bail!("none does")
+        })
+        .await
     }
 
     /// Leaves the control plane and the webhook running when this process ends: without the balancer, so the API servers
@@ -212,15 +347,10 @@ impl Stage {
     /// # Errors
     /// If the policies cannot be listed, or there is none.
     pub async fn configuration(&self, webhook: SocketAddr) -> anyhow::Result<String> {
-        let gvk = GroupVersionKind::gvk("deployer-guard.io", "v1alpha1", "DeployerPolicy");
-        let api: Api<DynamicObject> = Api::all_with(self.plane.client(0), &ApiResource::from_gvk(&gvk));
+        let api = policies(&self.plane.client(0));
         let stored = api.list(&ListParams::default()).await.context("listing the policies")?;
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": stored.items }).to_string();
-        let ca = self
-            .pki
-            .write_ca(&self.plane.directory().join(CERTIFICATES))?
-            .display()
-            .to_string();
+        let ca = self.ca_file().display().to_string();
         let url = format!("https://{webhook}");
         output(
             &self.program,
@@ -294,6 +424,13 @@ impl Stage {
         }
         Ok(decisions)
     }
+}
+
+fn policies(client: &Client) -> Api<DynamicObject> {
+    let gvk = GroupVersionKind::gvk("deployer-guard.io", "v1alpha1", "DeployerPolicy");
+    let mut resource = ApiResource::from_gvk(&gvk);
+    resource.plural = "deployerpolicies".into();
+    Api::all_with(client.clone(), &resource)
 }
 
 /// Runs the program with this on its standard input, and gives what it printed.

@@ -1,0 +1,218 @@
+//! `deployer-guard guard`
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use tokio::runtime::{Builder, Runtime};
+
+use super::backend::BackendArgs;
+use super::kubernetes::KubernetesArgs;
+use super::window::WindowArgs;
+use crate::guard::configuration::Settings;
+use crate::guard::leadership::lease::LENGTHS;
+use crate::guard::leadership::{LeaseParams, identity};
+use crate::guard::run::{Ended, Options, run as run_guard};
+use crate::telemetry::health::{HealthArgs, HealthServer, Readiness};
+use crate::telemetry::logs::LogArgs;
+use crate::telemetry::metrics::{GuardMetrics, Metrics};
+use crate::webhook::signals::Signals;
+use crate::webhook::timeout::parse_go_duration;
+
+/// Options of the guard.
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "Run two or more: one leads at a time, and another follows within the lease. The \
+    ValidatingWebhookConfiguration must exist (deploy/webhook-configuration.yaml): the guard fills it and never makes it, so \
+    that nothing comes back after an uninstall. There is no readiness: the guard serves nobody. It ends on SIGTERM alone."
+)]
+pub(super) struct GuardArgs {
+    #[command(flatten)]
+    backend: BackendArgs,
+    /// The name of the ValidatingWebhookConfiguration that is filled
+    #[arg(
+        long,
+        env = "DEPLOYER_GUARD_CONFIGURATION",
+        value_name = "NAME",
+        default_value = "deployer-guard"
+    )]
+    configuration: String,
+    /// The CA bundle (PEM, one or more certificates) by which the API server checks the webhook's certificate; read again
+    /// when its content changes. Without it, the API server's system's roots
+    #[arg(long, env = "DEPLOYER_GUARD_CA_BUNDLE_FILE", value_name = "FILE")]
+    ca_bundle_file: Option<PathBuf>,
+    /// The name of the Lease, in our namespace, whose holder leads
+    #[arg(
+        long,
+        env = "DEPLOYER_GUARD_LEASE",
+        value_name = "NAME",
+        default_value = "deployer-guard"
+    )]
+    lease: String,
+    /// How long a Lease that is not renewed keeps others out, in whole seconds from 3s to 60s; the same for all guards
+    #[arg(long, env = "DEPLOYER_GUARD_LEASE_DURATION", value_name = "DURATION", default_value = "15s",
+          value_parser = parse_go_duration)]
+    lease_duration: Duration,
+    /// How often everything is listed and read live, to find what a watch missed
+    #[arg(long, env = "DEPLOYER_GUARD_RELIST_PERIOD", value_name = "DURATION", default_value = "1m",
+          value_parser = parse_go_duration)]
+    relist_period: Duration,
+    /// Write nothing but the Lease; log what would be done
+    #[arg(long, env = "DEPLOYER_GUARD_DRY_RUN")]
+    dry_run: bool,
+    /// How long writes that are under way may take at the end; keep it below terminationGracePeriodSeconds
+    #[arg(long, env = "DEPLOYER_GUARD_GRACE_PERIOD", value_name = "DURATION", default_value = "15s",
+          value_parser = parse_go_duration)]
+    grace_period: Duration,
+    /// Where /livez and /metrics are served, without TLS; another port than the webhook's, which may be in the same Pod
+    #[arg(
+        long,
+        env = "DEPLOYER_GUARD_HEALTH_LISTEN",
+        value_name = "ADDRESS",
+        default_value = "0.0.0.0:8081"
+    )]
+    health_listen: SocketAddr,
+    #[command(flatten)]
+    logs: LogArgs,
+    #[command(flatten)]
+    kubernetes: KubernetesArgs,
+    #[command(flatten)]
+    window: WindowArgs,
+    /// The name of this guard, for the Lease and for Events; the Pod's name
+    #[arg(long, env = "DEPLOYER_GUARD_INSTANCE", value_name = "NAME")]
+    instance: Option<String>,
+}
+
+impl GuardArgs {
+    fn options(&self) -> anyhow::Result<Options> {
+        let length = self.lease_duration;
+        ensure!(
+            (LENGTHS.0..=LENGTHS.1).contains(&length) && length.subsec_nanos() == 0,
+            "--lease-duration {length:?}: give whole seconds from {:?} to {:?}",
+            LENGTHS.0,
+            LENGTHS.1
+        );
+        ensure!(
+            self.relist_period >= Duration::from_secs(1),
+            "--relist-period {:?}: give 1s or more; each one lists and reads everything",
+            self.relist_period
+        );
+        let window = self.window.window()?;
+        let instance = self.instance.clone().or_else(|| std::env::var("HOSTNAME").ok());
+        let namespace = self.backend.namespace.clone();
+        let instance = instance.unwrap_or_else(|| "unnamed".into());
+        Ok(Options {
+            identity: identity(&instance),
+            instance,
+            window,
+            lease: LeaseParams {
+                namespace: namespace.clone(),
+                name: self.lease.clone(),
+                length,
+            },
+            settings: Settings {
+                name: self.configuration.clone(),
+                backend: self.backend.backend()?,
+                own_namespace: namespace,
+                relist: self.relist_period,
+                dry_run: self.dry_run,
+            },
+            ca_bundle_file: self.ca_bundle_file.clone(),
+            grace_period: self.grace_period,
+        })
+    }
+}
+
+pub(super) fn run(args: GuardArgs) -> anyhow::Result<()> {
+    args.logs.init()?;
+    let runtime = Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("the runtime cannot be started")?;
+    let ended = runtime.block_on(serve(args));
+    Runtime::shutdown_background(runtime);
+    ended
+}
+
+async fn serve(args: GuardArgs) -> anyhow::Result<()> {
+    let signals = Signals::install().context("signals cannot be caught")?;
+    let options = args.options()?;
+    let client = args.kubernetes.client().await?;
+    let guard = Arc::new(GuardMetrics::default());
+    let metrics = Arc::new(Metrics::with_guard(&guard));
+    let health = HealthArgs {
+        health_listen: args.health_listen,
+    };
+    let health = HealthServer::bind(&health, Readiness::new(), Arc::clone(&metrics))?;
+    tracing::info!(
+        health = %health.address(), identity = options.identity, lease = options.lease.name,
+        configuration = options.settings.name, dry_run = args.dry_run, "guarding"
+    );
+    tokio::select! {
+        ended = run_guard(client, options, metrics, guard, &signals) => match ended? {
+            Ended::Finished => tracing::info!("ended"),
+            Ended::GracePeriodOver => tracing::warn!("ended with a write under way: the grace period is over. The Lease runs out by itself"),
+            Ended::AtOnce => tracing::warn!("ended at once"),
+        },
+        ended = health.run() => {
+            ended?;
+            bail!("the health port is no longer served");
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory as _, Parser};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        guard: GuardArgs,
+    }
+
+    fn options(flags: &[&str]) -> anyhow::Result<Options> {
+        let all = ["guard", "--instance", "guard-0"].iter().chain(flags);
+        Cli::try_parse_from(all)?.guard.options()
+    }
+
+    #[test]
+    fn the_flags_stand_side_by_side_and_each_has_an_environment_twin() {
+        Cli::command().debug_assert();
+        for flag in Cli::command().get_arguments() {
+            let twin = format!(
+                "DEPLOYER_GUARD_{}",
+                flag.get_long().unwrap().replace('-', "_").to_uppercase()
+            );
+            assert_eq!(flag.get_env().and_then(|name| name.to_str()), Some(twin.as_str()));
+        }
+    }
+
+    #[test]
+    fn options_that_make_no_sense_are_refused_with_the_flag_to_change() {
+        assert!(options(&[]).is_ok());
+        for (flags, named) in [
+            (["--lease-duration", "2s"], "--lease-duration"),
+            (["--lease-duration", "61s"], "--lease-duration"),
+            (["--lease-duration", "3500ms"], "--lease-duration"),
+            (["--relist-period", "0"], "--relist-period"),
+            (["--pending-window", "8s"], "--pending-window"),
+            (["--url", "http://x"], "--url"),
+        ] {
+            let refusal = options(&flags).unwrap_err().to_string();
+            assert!(refusal.contains(named), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn two_guards_in_one_pod_are_two() {
+        let (one, other) = (options(&[]).unwrap(), options(&[]).unwrap());
+        assert!(one.identity.starts_with("guard-0_"));
+        assert_ne!(one.identity, other.identity);
+    }
+}

@@ -1,0 +1,145 @@
+//! The policies of the cluster as they were last heard of: where to look. What is written is based on live reads.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use kube::api::ListParams;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client, ResourceExt};
+use tokio::sync::{Notify, watch};
+
+use super::super::board::PolicyVersion;
+use crate::api::DeployerPolicy;
+use crate::cluster::request::within;
+use crate::cluster::store::Failure;
+
+/// The version of a policy.
+#[must_use]
+pub fn version_of(policy: &DeployerPolicy) -> PolicyVersion {
+    PolicyVersion {
+        name: policy.name_any(),
+        uid: policy.uid().unwrap_or_default(),
+        generation: policy.metadata.generation.unwrap_or_default(),
+    }
+}
+
+/// The policies as they were last heard of.
+pub struct Known {
+    api: Api<DeployerPolicy>,
+    policies: Mutex<BTreeMap<String, DeployerPolicy>>,
+    /// Told when there is another version than before.
+    pub changed: Notify,
+}
+
+impl Known {
+    /// Nothing is known yet.
+    #[must_use]
+    pub fn new(client: Client) -> Self {
+        Self {
+            api: Api::all(client),
+            policies: Mutex::default(),
+            changed: Notify::new(),
+        }
+    }
+
+    /// Follows the policies until `stop`.
+    pub async fn follow(&self, mut stop: watch::Receiver<bool>) {
+        let mut events = pin!(watcher(self.api.clone(), watcher::Config::default()).default_backoff());
+        let mut listed = BTreeMap::new();
+        loop {
+            let event = tokio::select! {
+                event = events.next() => event,
+                _ = stop.wait_for(|stop| *stop) => return,
+            };
+            match event {
+                Some(Ok(Event::Init)) => listed = BTreeMap::new(),
+                Some(Ok(Event::InitApply(policy))) => drop(listed.insert(policy.name_any(), policy)),
+                Some(Ok(Event::InitDone)) => self.replace(std::mem::take(&mut listed)),
+                Some(Ok(Event::Apply(policy))) => self.learn(policy),
+                Some(Ok(Event::Delete(policy))) => self.forget(&policy.name_any()),
+                Some(Err(error)) => tracing::warn!(%error, "the policies cannot be watched; trying again"),
+                None => return,
+            }
+        }
+    }
+
+    /// Lists the policies: finds what a watch missed.
+    ///
+    /// # Errors
+    /// If they cannot be listed.
+    pub async fn list(&self) -> Result<(), Failure> {
+        let list = within(self.api.list(&ListParams::default())).await?;
+        let policies = list.items.into_iter().map(|policy| (policy.name_any(), policy));
+        self.replace(policies.collect());
+        Ok(())
+    }
+
+    /// Reads one policy live, and remembers it.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub async fn read(&self, name: &str) -> Result<Option<DeployerPolicy>, Failure> {
+        let policy = within(self.api.get_opt(name)).await?;
+        match &policy {
+            Some(policy) => self.learn(policy.clone()),
+            None => self.forget(name),
+        }
+        Ok(policy)
+    }
+
+    /// All of them, by name.
+    #[must_use]
+    pub fn all(&self) -> Vec<DeployerPolicy> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// The policy of this name, as it was last heard of.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<DeployerPolicy> {
+        self.lock().get(name).cloned()
+    }
+
+    /// When stock was taken under this version, by the policy's status as it was last heard of.
+    #[must_use]
+    pub fn stock_taken(&self, version: &PolicyVersion) -> Option<Timestamp> {
+        let policy = self
+            .get(&version.name)
+            .filter(|policy| version_of(policy) == *version)?;
+        let taking = policy.status?.stock_taking?;
+        (taking.generation == version.generation).then_some(taking.completed_at)
+    }
+
+    fn learn(&self, policy: DeployerPolicy) {
+        let version = version_of(&policy);
+        let before = self.lock().insert(policy.name_any(), policy);
+        if before.is_none_or(|before| version_of(&before) != version) {
+            self.changed.notify_one();
+        }
+    }
+
+    fn forget(&self, name: &str) {
+        if self.lock().remove(name).is_some() {
+            self.changed.notify_one();
+        }
+    }
+
+    fn replace(&self, policies: BTreeMap<String, DeployerPolicy>) {
+        let versions =
+            |policies: &BTreeMap<String, DeployerPolicy>| policies.values().map(version_of).collect::<Vec<_>>();
+        let mut known = self.lock();
+        let changed = versions(&known) != versions(&policies);
+        *known = policies;
+        drop(known);
+        if changed {
+            self.changed.notify_one();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, DeployerPolicy>> {
+        self.policies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

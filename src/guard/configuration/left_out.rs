@@ -1,0 +1,124 @@
+//! Entries that the API server does not take: remembered, so that they are not tried again and again.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhook;
+use tokio::time::Instant;
+
+use super::entries::fingerprint;
+
+/// After how long one is tried again although it has not changed: the API server may have.
+const AGAIN: Duration = Duration::from_mins(10);
+
+/// Why an entry is left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// The API server refuses it: its text.
+    Refused(String),
+    /// It does not fit beside the others.
+    TooLarge(String),
+}
+
+/// The entries that are left out, by what they mean.
+#[derive(Debug, Default)]
+pub(super) struct LeftOut(HashMap<String, (Why, Instant)>);
+
+impl LeftOut {
+    /// Leaves an entry out from now on.
+    pub(super) fn remember(&mut self, entry: &ValidatingWebhook, why: Why) {
+        self.0.retain(|_, (_, since)| since.elapsed() < AGAIN);
+        self.0.insert(fingerprint(entry), (why, Instant::now()));
+    }
+
+    /// Why an entry is left out, if it is.
+    pub(super) fn why(&self, entry: &ValidatingWebhook) -> Option<&Why> {
+        let (why, since) = self.0.get(&fingerprint(entry))?;
+        (since.elapsed() < AGAIN).then_some(why)
+    }
+
+    /// What is to be written: everything that is wanted but what is left out, in whose place the entry that is stored for the same
+    /// policy stays. An old rule is better than none.
+    pub(super) fn without(
+        &mut self,
+        wanted: &[ValidatingWebhook],
+        stored: &[ValidatingWebhook],
+    ) -> Vec<ValidatingWebhook> {
+        self.make_room(wanted, stored);
+        let out: Vec<_> = wanted.iter().filter(|entry| self.why(entry).is_some()).collect();
+        keeping_stored(wanted, stored, &out)
+    }
+
+    /// Where something of ours goes, there may be room for what did not fit.
+    fn make_room(&mut self, wanted: &[ValidatingWebhook], stored: &[ValidatingWebhook]) {
+        let goes = |entry: &&ValidatingWebhook| {
+            super::entries::is_ours(&entry.name) && wanted.iter().all(|other| other.name != entry.name)
+        };
+        if stored.iter().any(|entry| goes(&entry)) {
+            self.0.retain(|_, (why, _)| !matches!(why, Why::TooLarge(_)));
+        }
+    }
+}
+
+/// What is wanted, with what is stored in place of these, if there is anything.
+pub(super) fn keeping_stored(
+    wanted: &[ValidatingWebhook],
+    stored: &[ValidatingWebhook],
+    out: &[&ValidatingWebhook],
+) -> Vec<ValidatingWebhook> {
+    let is_out = |entry: &ValidatingWebhook| out.iter().any(|other| other.name == entry.name);
+    let kept = |entry: &ValidatingWebhook| {
+        if is_out(entry) {
+            stored.iter().find(|other| other.name == entry.name).cloned()
+        } else {
+            Some(entry.clone())
+        }
+    };
+    wanted.iter().filter_map(kept).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &str, timeout: i32) -> ValidatingWebhook {
+        ValidatingWebhook {
+            name: format!("{name}.policies.deployer-guard.io"),
+            timeout_seconds: Some(timeout),
+            ..ValidatingWebhook::default()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_entry_is_left_out_until_it_changes_or_time_has_passed() {
+        let mut left_out = LeftOut::default();
+        let (good, bad, mended) = (entry("good", 1), entry("bad", 1), entry("bad", 2));
+        left_out.remember(&bad, Why::Refused("no".into()));
+        assert_eq!(
+            left_out.without(&[good.clone(), bad.clone()], &[]),
+            std::slice::from_ref(&good)
+        );
+        let both = [good, mended];
+        assert_eq!(left_out.without(&both, &[]), both);
+        tokio::time::advance(AGAIN).await;
+        assert!(left_out.why(&bad).is_none());
+    }
+
+    #[tokio::test]
+    async fn the_stored_entry_of_an_older_generation_stays_in_place_of_a_refused_one() {
+        let mut left_out = LeftOut::default();
+        let (old, new) = (entry("app", 1), entry("app", 2));
+        left_out.remember(&new, Why::Refused("no".into()));
+        assert_eq!(left_out.without(&[new], std::slice::from_ref(&old)), [old]);
+    }
+
+    #[tokio::test]
+    async fn what_did_not_fit_is_tried_again_when_another_goes() {
+        let mut left_out = LeftOut::default();
+        let (small, large) = (entry("small", 1), entry("large", 1));
+        left_out.remember(&large, Why::TooLarge("no".into()));
+        let stored = [small.clone()];
+        assert_eq!(left_out.without(&[small.clone(), large.clone()], &stored), stored);
+        assert_eq!(left_out.without(std::slice::from_ref(&large), &stored), [large]);
+    }
+}
