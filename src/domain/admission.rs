@@ -266,8 +266,9 @@ impl View {
             None => view.missing.strangers = true,
         }
         match evidence.own_name(candidate) {
-            Some(Sighting::Present { .. }) => return Err(Ruling::NameExists),
-            Some(Sighting::Absent) => {}
+            // Where another deployer is active, that is what whoever asks has to know: it is read first.
+            Some(Sighting::Present { .. }) if view.missing == Wanted::default() => return Err(Ruling::NameExists),
+            Some(_) => {}
             None => view.want(&candidate.name),
         }
         view.missing.owner = view.missing != Wanted::default() && evidence.standpoint.is_none();

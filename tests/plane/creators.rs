@@ -105,10 +105,17 @@ pub(crate) fn cause(answer: &Answer) -> &str {
         .map_or("", |cause| &cause.reason)
 }
 
+/// How long an API server's watch cache may take to be there.
+const LIST_LIMIT: Duration = Duration::from_secs(30);
+
 /// The claims of a namespace by config.
 pub(crate) async fn claims(client: &Client, namespace: &str) -> anyhow::Result<BTreeMap<String, DeployerClaim>> {
     let api: Api<DeployerClaim> = Api::namespaced(client.clone(), namespace);
-    let list = api.list(&ListParams::default()).await.context("listing the claims")?;
+    // An API server whose watch cache is young answers 429.
+    let list = until("the claims to be listed", LIST_LIMIT, async || {
+        Ok(api.list(&ListParams::default()).await?)
+    })
+    .await?;
     Ok(list
         .items
         .into_iter()
