@@ -13,7 +13,7 @@ use cel::{Context, DeclarationError, Env, ExecutionError, IdedExpr, Value};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What an evaluation may cost: [`STEP`] for each value looked at, and one for each byte of a string. A pod of the largest size that
+/// What an evaluation may cost: 12 steps for each value looked at, and one for each byte of a string. A pod of the largest size that
 /// the store takes (1.5 MB) can be compared with another twice.
 pub const BUDGET: u64 = 8_000_000;
 
