@@ -39,7 +39,7 @@ A pod in --review is taken to be created: it gets a uid (and a name, if it has g
 an API server would fill in or refuse (defaults, other admission plugins, quota) is not known here.
 
 Policies are checked as the webhook checks them, and for fields that are not known. The API server checks more (patterns and rules \
-of the CustomResourceDefinition, CEL types):
+of the CustomResourceDefinition, the last of CEL's types):
   kubectl apply --dry-run=server -f p.yaml
 
 Exit codes, whatever a policy's mode is:

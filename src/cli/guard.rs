@@ -59,7 +59,7 @@ pub(super) struct GuardArgs {
     #[arg(long, env = "DEPLOYER_GUARD_RELIST_PERIOD", value_name = "DURATION", default_value = "1m",
           value_parser = parse_go_duration)]
     relist_period: Duration,
-    /// Write nothing but the Lease; log what would be done
+    /// Write nothing but Events; log what would be done. Takes no part in the election, so it may run beside others
     #[arg(long, env = "DEPLOYER_GUARD_DRY_RUN")]
     dry_run: bool,
     /// How long writes that are under way may take at the end; keep it below terminationGracePeriodSeconds

@@ -3,9 +3,11 @@
 
 mod recorder;
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -137,10 +139,13 @@ impl Publisher {
                 }
                 sleep_until(self.pace.next(Instant::now())).await;
                 let published = timeout(CALL_TIMEOUT, self.recorder.publish(&notice, regarding));
-                match published
-                    .await
-                    .unwrap_or_else(|_| Err(kube::Error::Service("timed out".into())))
-                {
+                // One that cannot be made takes no others with it.
+                let published = AssertUnwindSafe(published).catch_unwind().await;
+                let failed = |why: &str| Err(kube::Error::Service(why.into()));
+                match published.map_or_else(
+                    |_panicked| failed("panicked"),
+                    |published| published.unwrap_or_else(|_elapsed| failed("timed out")),
+                ) {
                     Ok(()) => self.metrics.event(EventResult::Published),
                     Err(error) => {
                         self.metrics.event(EventResult::Failed);

@@ -91,7 +91,11 @@ impl LiveStore {
         K: Clone + std::fmt::Debug + DeserializeOwned,
     {
         // A GET without resourceVersion goes to etcd.
-        let got = api.get_opt(name).await;
+        let got = match api.get(name).await {
+            // Another 404 says that the resource is not served, or is no answer of the API server: that is not "no such object".
+            Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => Ok(None),
+            got => got.map(Some),
+        };
         self.count("get", kind, got).map_err(|why| ReadError {
             what: format!("{kind} {name:?}"),
             why,

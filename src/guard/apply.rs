@@ -110,9 +110,12 @@ impl<S: Upkeep> Hand<S> {
         let Some(claim) = read else { return Ok(()) };
         let mut status = claim.status.clone().unwrap_or_default();
         status.waiting.retain(|other| other.uid != owner.uid);
-        within(self.store.update_claim_status(claim, status)).await?;
-        self.lookout.facts().unlisted(spot, owner);
-        Ok(())
+        let unlisted = within(self.store.update_claim_status(claim, status)).await;
+        // Where the answer was lost it may be off the list: woken in vain does no harm, never woken does.
+        if matches!(unlisted, Ok(()) | Err(WriteError::Unknown(_))) {
+            self.lookout.facts().unlisted(spot, owner);
+        }
+        unlisted
     }
 }
 

@@ -133,7 +133,11 @@ impl<S: Upkeep> Examiner<S> {
         if self.is_hasty(spot, &plan.actions) {
             return Ok(Round::Ended(Examined::Again(SOON)));
         }
-        Ok(self.act(&about, &plan.actions).await)
+        match self.act(&about, &plan.actions).await {
+            Some(round) => Ok(round),
+            // What the API server does not let us do stays as it is found: reported, and looked at again in a while.
+            None => self.at_rest(&about, &rules, &reading, &plan, now, begun).await,
+        }
     }
 
     /// Whether the outcome of a pod that is gone would be called unknown while the watch may be about to show its last state.
@@ -214,7 +218,8 @@ impl<S: Upkeep> Examiner<S> {
         }
     }
 
-    /// Nothing is left to do: what is said of it on the claim is put right, and stock is taken of the key.
+    /// Nothing is left that can be done: what is said of it on the claim is put right, and stock is taken of the key, unless the claim
+    /// itself could not be written.
     async fn at_rest(
         &self,
         about: &About<'_>,
@@ -254,7 +259,11 @@ impl<S: Upkeep> Examiner<S> {
             .findings
             .iter()
             .any(|finding| matches!(finding, Finding::Crowded(_)));
-        if let (Some(version), false) = (&rules.version, crowded)
+        let unwritten = plan
+            .actions
+            .iter()
+            .any(|action| matches!(action, Action::WriteClaim { .. }));
+        if let (Some(version), false) = (&rules.version, crowded || unwritten)
             && self.stock.clean(version, about.spot, begun)
         {
             self.stock.taken(&self.board, version);
@@ -301,30 +310,30 @@ impl<S: Upkeep> Examiner<S> {
         }
     }
 
-    /// Carries out the first action; where the API server refuses it for good, the next.
-    async fn act(&self, about: &About<'_>, actions: &[Action]) -> Round {
+    /// Carries out the first action; where the API server refuses it for good, the next. `None`: it refuses all of them.
+    async fn act(&self, about: &About<'_>, actions: &[Action]) -> Option<Round> {
         for action in actions {
             // Right before the write: what was true when the examination began is not enough.
             if self.stop.is_cancelled() || (needs_leader(action) && !self.leads.leads()) {
-                return Round::Ended(Examined::AtRest);
+                return Some(Round::Ended(Examined::AtRest));
             }
             match self.hand.carry_out(about.spot, about.claim, action).await {
                 Ok(()) => {
                     self.records.acted(about, action, Done::Yes);
-                    return Round::Again;
+                    return Some(Round::Again);
                 }
                 Err(WriteError::Conflict) => {
                     self.records.acted(about, action, Done::Conflict);
-                    return Round::Again;
+                    return Some(Round::Again);
                 }
                 Err(WriteError::Refused(why)) => self.records.failed(about, action, &why),
                 Err(error @ (WriteError::Shed(_) | WriteError::Unknown(_))) => {
                     self.records.failed(about, action, &error);
-                    return Round::Ended(Examined::Failed);
+                    return Some(Round::Ended(Examined::Failed));
                 }
             }
         }
-        Round::Ended(Examined::Failed)
+        None
     }
 }
 

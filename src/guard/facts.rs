@@ -19,6 +19,8 @@ struct Fact {
     /// When it was learnt that it was in the store.
     stored: Option<Duration>,
     end: Option<Outcome>,
+    /// When that was learnt first.
+    ended: Option<Duration>,
     active_since: Option<Duration>,
     given_up: bool,
     /// Since when reads do not find it, although a watch shows it as active.
@@ -48,8 +50,12 @@ impl Facts {
             Activity::Active => {
                 fact.active_since.get_or_insert(now);
             }
-            Activity::Succeeded => fact.end = Some(Outcome::Completed),
+            Activity::Succeeded => {
+                fact.ended.get_or_insert(now);
+                fact.end = Some(Outcome::Completed);
+            }
             Activity::Failed => {
+                fact.ended.get_or_insert(now);
                 let completed = fact.end.filter(|end| *end == Outcome::Completed);
                 fact.end = completed.or(Some(Outcome::Failed));
             }
@@ -74,7 +80,10 @@ impl Facts {
 
     /// An owner was taken off the list of those who wait, and is to be woken.
     pub(super) fn unlisted(&mut self, spot: &Spot, owner: &WaitingOwner) {
-        self.to_wake.entry(spot.clone()).or_default().push(owner.clone());
+        let owners = self.to_wake.entry(spot.clone()).or_default();
+        if owners.iter().all(|other| other.uid != owner.uid) {
+            owners.push(owner.clone());
+        }
     }
 
     /// An owner was woken, or is gone.
@@ -101,7 +110,8 @@ impl Facts {
     /// What is remembered of these pods, and of owners at this spot.
     ///
     /// That a pod was in the store counts only if it was learnt before `begun`, which was before the claim was read: told while the
-    /// pod's own GET was under way, it would make an older "not found" look like the pod's end. How a pod ended is true at any time.
+    /// pod's own GET was under way, it would make an older "not found" look like the pod's end. How a pod ended is true at any time; that it
+    /// is active again is not, where its end was told meanwhile.
     #[must_use]
     pub(super) fn of<'a>(
         &self,
@@ -119,6 +129,9 @@ impl Facts {
             let Some(fact) = self.pods.get(uid) else { continue };
             if fact.stored.is_some_and(|learnt| learnt < begun) {
                 memory.stored.insert(uid.to_owned());
+            }
+            if fact.ended.is_some_and(|learnt| learnt < begun) {
+                memory.ended_before.insert(uid.to_owned());
             }
             if fact.given_up {
                 memory.given_up.insert(uid.to_owned());
@@ -189,8 +202,11 @@ mod tests {
         for (begun, known) in [(at(4), false), (at(5), false), (at(6), true)] {
             let memory = facts.of(&spot, ["u"].into_iter(), begun, None);
             assert_eq!(memory.stored.contains("u"), known, "{begun:?}");
+            assert!(!memory.ended_before.contains("u"), "{begun:?}");
             assert_eq!(memory.ends["u"], Outcome::Completed);
         }
+        let later = facts.of(&spot, ["u"].into_iter(), at(8), None);
+        assert!(later.ended_before.contains("u"));
     }
 
     #[test]

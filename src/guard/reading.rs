@@ -99,6 +99,7 @@ impl<S: Upkeep> Reader<S> {
                 .map(|status| status.waiting.clone())
                 .unwrap_or_default(),
             created: claim.creation_timestamp().map(|time| time.0),
+            terminating: claim.metadata.deletion_timestamp.is_some(),
         });
         Ok(Reading { claim, snapshot, busy })
     }

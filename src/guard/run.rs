@@ -43,6 +43,15 @@ pub struct Options {
     pub grace_period: Duration,
 }
 
+/// Leads always: who writes nothing is in nobody's way.
+struct Everybody;
+
+impl Leads for Everybody {
+    fn leads(&self) -> bool {
+        true
+    }
+}
+
 /// How a guard came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
@@ -71,16 +80,24 @@ pub async fn run(
     let ca_bundle = Arc::new(CaBundle::load(options.ca_bundle_file)?);
     let leadership = Leadership::new(client.clone(), &options.lease, options.identity, Arc::clone(&guard));
     let leadership = Arc::new(leadership);
-    let leads: Arc<dyn Leads> = Arc::<Leadership>::clone(&leadership);
+    // A dry run writes nothing, so that it needs no Lease, and must not keep one from a guard that works.
+    let dry_run = options.settings.dry_run;
+    let leads: Arc<dyn Leads> = if dry_run {
+        Arc::new(Everybody)
+    } else {
+        Arc::<Leadership>::clone(&leadership)
+    };
     let asked = Arc::clone(&leads);
     guard.leads_if(move || asked.leads());
 
     let mut election = Tasks::new(Arc::clone(&guard));
     let (candidate, stop) = (Arc::clone(&leadership), election.stop());
-    election.tend("leadership", move || {
-        let (candidate, stop) = (Arc::clone(&candidate), stop.clone());
-        async move { candidate.run(stop).await }
-    });
+    if !dry_run {
+        election.tend("leadership", move || {
+            let (candidate, stop) = (Arc::clone(&candidate), stop.clone());
+            async move { candidate.run(stop).await }
+        });
+    }
 
     let mut work = Tasks::new(Arc::clone(&guard));
     let shared = Shared {
@@ -107,7 +124,7 @@ pub async fn run(
         ended = end(signals, &mut work, options.grace_period) => ended,
         () = signals.second() => return Ok(Ended::AtOnce),
     };
-    if ended == Ended::Finished {
+    if ended == Ended::Finished && !dry_run {
         election.end(options.lease.length).await;
         leadership.release().await;
     }

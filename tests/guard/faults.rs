@@ -36,6 +36,36 @@ async fn a_conflict_a_refusal_and_a_lost_answer_are_got_over() {
     }
 }
 
+/// Without the right to delete pods, say: leftovers are reported alone, and the key comes to rest.
+#[tokio::test(start_paused = true)]
+async fn what_is_refused_for_good_is_reported_and_tried_again_in_a_while() {
+    let store = store();
+    let first = bound(runner("a", "shop", 1));
+    store.memory.put(first.clone());
+    held(&store, "shop", &first).await;
+    let refused = Fault::Fail(Failure::Forbidden("a rule is missing".into()));
+    store.plan(Op::DeletePod, usize::MAX, refused);
+    let guard = Guard::start(&store);
+    store.memory.put(runner("b", "shop", 2));
+    sleep(Duration::from_mins(12)).await;
+    assert!(exists(&store, "b"));
+    let tries = store.calls(Op::DeletePod).len();
+    assert!((2..10).contains(&tries), "{tries} tries in 12 minutes");
+    let status = claim(&store, "shop").unwrap().status.unwrap_or_default();
+    assert!(
+        status
+            .conditions
+            .iter()
+            .any(|condition| condition.type_ == "Violated" && condition.status == "True"),
+        "{status:?}"
+    );
+    assert_eq!(guard.metric("violations", ""), 1);
+    store.heal();
+    sleep(Duration::from_mins(6)).await;
+    assert!(!exists(&store, "b"));
+    assert_eq!(guard.metric("violations", ""), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_read_that_fails_is_tried_again_with_pauses_and_nothing_is_written_meanwhile() {
     let store = store();

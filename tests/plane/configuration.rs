@@ -8,6 +8,7 @@ use deployer_guard::cluster::configurations::{ConfigurationError, Configurations
 use deployer_guard_testkit::objects::{apply_yaml, create_pod, make_namespace};
 use deployer_guard_testkit::{ControlPlane, NAMESPACE, Pki, Stage, until};
 use k8s_openapi::api::admissionregistration::v1::{ValidatingWebhook, ValidatingWebhookConfiguration};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
@@ -610,9 +611,9 @@ fn a_webhook_that_is_down_is_seen_through_the_api_server() {
     });
 }
 
-/// With `--dry-run` a guard leads and writes nothing else.
+/// With `--dry-run` a guard does what one that leads does, and writes nothing.
 #[test]
-fn a_dry_run_writes_nothing_but_the_lease() {
+fn a_dry_run_writes_nothing_and_takes_no_lease() {
     run(async {
         let stage = Stage::builder(PROGRAM).replicas(1).start().await?;
         let client = stage.plane.client(0);
@@ -625,6 +626,11 @@ fn a_dry_run_writes_nothing_but_the_lease() {
             })
             .await?;
         ensure!(guard.leads().await?);
+        let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
+        ensure!(
+            leases.list(&ListParams::default()).await?.items.is_empty(),
+            "it took a Lease"
+        );
         ensure!(entries(&client).await?.is_empty(), "it wrote entries");
         ensure!(
             policies(&client).get("app").await?.status.is_none(),

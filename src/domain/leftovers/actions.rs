@@ -203,6 +203,9 @@ fn remove(view: &View<'_>, now: Now) -> bool {
         return false;
     };
     let spec = &claim.spec;
+    if claim.terminating {
+        return false;
+    }
     let empty = spec.condemned.is_empty() && spec.spared.is_empty() && claim.waiting.is_empty();
     let keep = Duration::from_secs(u64::try_from(view.terms.leftovers.keep_claims_seconds).unwrap_or(u64::MAX));
     let unchanged = view.snapshot.memory.unchanged_since;

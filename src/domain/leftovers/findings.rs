@@ -58,7 +58,7 @@ fn of_pod(view: &View<'_>, named: Named<'_>, now: Now) -> Vec<Finding> {
         .map(|since| now.monotonic.saturating_sub(*since));
     let patience = Duration::from_secs(u64::try_from(view.terms.leftovers.stuck_after_seconds).unwrap_or(u64::MAX));
     let mut findings = Vec::new();
-    if moved_on || memory.ends.contains_key(uid) {
+    if moved_on || memory.ended_before.contains(uid) {
         findings.push(Finding::Revived(pod.clone()));
     }
     if memory.given_up.contains(uid) && !view.spec.is_pending(uid) {

@@ -33,6 +33,8 @@ pub struct FoundClaim {
     pub waiting: Vec<WaitingOwner>,
     /// `metadata.creationTimestamp`.
     pub created: Option<Timestamp>,
+    /// It has a deletionTimestamp: it is deleted already, and somebody's finalizer keeps it.
+    pub terminating: bool,
 }
 
 /// A pod, as a quorum GET of its name found it.
@@ -99,6 +101,9 @@ pub struct Memory {
     pub stored: BTreeSet<String>,
     /// How pods ended whose last seen phase was Succeeded or Failed, in a DELETED event too.
     pub ends: BTreeMap<String, Outcome>,
+    /// Those of `ends` that were known before anything of this snapshot was read: a GET that finds one active finds it revived. One that
+    /// was told while the reads were under way may have ended after its GET.
+    pub ended_before: BTreeSet<String>,
     /// When this guard first saw a pod active.
     pub active_since: BTreeMap<String, Duration>,
     /// Uids whose pending entry was seen, and was dropped by somebody.

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use super::actions::is_deletable;
 use super::finding::OrphanWhy;
 use super::snapshot::{FoundPod, OwnerState, Place, Snapshot};
 use super::terms::Terms;
@@ -120,10 +121,10 @@ impl<'a> View<'a> {
         self.terms.first_stock || older
     }
 
-    /// Another pod has the key, or keeps it: a condemned pod that has started is no longer to be had rid of.
+    /// Another pod has the key, or keeps it: a condemned pod that has started, or that something holds back, is no longer to be had rid of.
     pub(super) fn is_beside(&self, stranger: Named<'_>) -> bool {
         let other_heir = self.heir.is_some_and(|heir| heir.pod.uid != stranger.pod.uid);
-        let keeps = |listed: Listed<'_>| matches!(listed.found, Found::There(pod) if pod.activity.is_active() && !pod.unstarted);
+        let keeps = |listed: Listed<'_>| matches!(listed.found, Found::There(pod) if pod.activity.is_active() && !is_deletable(self, pod));
         self.is_held() || other_heir || self.condemned().any(keeps)
     }
 

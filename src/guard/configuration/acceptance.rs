@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::super::policy_standing::Accepted;
 use crate::api::DeployerPolicy;
+use crate::api::policy::{Mode, Wake};
 use crate::cluster::live::LiveStore;
 use crate::cluster::request::within;
 use crate::cluster::store::{Failure, OwnerKind};
@@ -22,8 +23,15 @@ const BELIEVED: Duration = Duration::from_mins(5);
 pub struct Acceptance {
     store: LiveStore,
     reviews: Api<SelfSubjectAccessReview>,
-    readable: HashMap<OwnerKind, Instant>,
+    /// Kinds whose owners we may do this with.
+    allowed: HashMap<(OwnerKind, Verbs), Instant>,
 }
+
+/// What is done with owners of a kind.
+type Verbs = &'static [&'static str];
+
+const READ: Verbs = &["get"];
+const READ_AND_WAKE: Verbs = &["get", "patch"];
 
 impl Acceptance {
     /// Asks this cluster.
@@ -32,7 +40,7 @@ impl Acceptance {
         Self {
             store,
             reviews: Api::all(client),
-            readable: HashMap::new(),
+            allowed: HashMap::new(),
         }
     }
 
@@ -52,10 +60,16 @@ impl Acceptance {
             api_version: owner.api_version.clone(),
             kind: owner.kind.clone(),
         };
-        if self.readable.get(&kind).is_some_and(|since| since.elapsed() < BELIEVED) {
+        let wakes = policy.spec.mode == Mode::Enforce && owner.wake == Wake::OnRelease;
+        let wanted = (kind.clone(), if wakes { READ_AND_WAKE } else { READ });
+        if self
+            .allowed
+            .get(&wanted)
+            .is_some_and(|since| since.elapsed() < BELIEVED)
+        {
             return Ok(Accepted::Accepted);
         }
-        self.readable.remove(&kind);
+        self.allowed.remove(&wanted);
         let resource = match within(self.store.learn(&kind)).await {
             Ok((resource, _)) => resource,
             Err(why) => {
@@ -70,18 +84,20 @@ impl Acceptance {
                 };
             }
         };
-        if self.may_get(&resource).await? {
-            self.readable.insert(kind, Instant::now());
-            return Ok(Accepted::Accepted);
+        for verb in wanted.1 {
+            if !self.may(verb, &resource).await? {
+                return Ok(Accepted::OwnerNotReadable(rule_to_add(&resource, wanted.1)));
+            }
         }
-        Ok(Accepted::OwnerNotReadable(rule_to_add(&resource)))
+        self.allowed.insert(wanted, Instant::now());
+        Ok(Accepted::Accepted)
     }
 
-    async fn may_get(&self, resource: &ApiResource) -> Result<bool, Failure> {
+    async fn may(&self, verb: &str, resource: &ApiResource) -> Result<bool, Failure> {
         let attributes = ResourceAttributes {
             group: Some(resource.group.clone()),
             resource: Some(resource.plural.clone()),
-            verb: Some("get".into()),
+            verb: Some(verb.to_owned()),
             ..ResourceAttributes::default()
         };
         let review = SelfSubjectAccessReview {
@@ -96,10 +112,12 @@ impl Acceptance {
     }
 }
 
-fn rule_to_add(resource: &ApiResource) -> String {
+fn rule_to_add(resource: &ApiResource, verbs: Verbs) -> String {
+    let verbs: Vec<String> = verbs.iter().map(|verb| format!("\"{verb}\"")).collect();
     format!(
-        "spec.owner: deployer-guard may not read {plural}. Add to ClusterRole deployer-guard-owners the rule \
-         {{apiGroups: [\"{group}\"], resources: [\"{plural}\"], verbs: [\"get\"]}}.",
+        "spec.owner: deployer-guard may not read {plural}, or not patch them as spec.owner.wake asks. Add to ClusterRole \
+         deployer-guard-owners the rule {{apiGroups: [\"{group}\"], resources: [\"{plural}\"], verbs: [{verbs}]}}.",
+        verbs = verbs.join(", "),
         plural = resource.plural,
         group = resource.group
     )
@@ -112,10 +130,10 @@ mod tests {
     #[test]
     fn the_rule_to_add_can_be_copied() {
         let gvk = kube::core::GroupVersionKind::gvk("batch", "v1", "Job");
-        let text = rule_to_add(&ApiResource::from_gvk_with_plural(&gvk, "jobs"));
-        assert!(
-            text.contains(r#"{apiGroups: ["batch"], resources: ["jobs"], verbs: ["get"]}"#),
-            "{text}"
-        );
+        for (verbs, list) in [(READ, r#"["get"]"#), (READ_AND_WAKE, r#"["get", "patch"]"#)] {
+            let text = rule_to_add(&ApiResource::from_gvk_with_plural(&gvk, "jobs"), verbs);
+            let rule = format!(r#"{{apiGroups: ["batch"], resources: ["jobs"], verbs: {list}}}"#);
+            assert!(text.contains(&rule), "{text}");
+        }
     }
 }

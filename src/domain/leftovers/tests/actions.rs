@@ -284,6 +284,47 @@ fn what_each_pod_is_kept_from() {
     assert_eq!(words(&read(newer, both(as_is)), &terms()), [""; 0], "a newer protocol");
 }
 
+/// Nobody holds the key, and a condemned pod that does not go keeps it: what stands beside it must not be forgotten.
+#[test]
+fn beside_a_condemned_pod_that_something_holds_back() {
+    let terminating = |pod: &mut FoundPod| pod.terminating = true;
+    let marked = || condemning(free(), "d");
+    let disarmed = Terms {
+        armed: false,
+        ..terms()
+    };
+    for (case, kept, stranger, terms, expected) in [
+        (
+            "unstarted",
+            terminating as fn(&mut FoundPod),
+            as_is as fn(&mut FoundPod),
+            &terms(),
+            &["condemn s"][..],
+        ),
+        ("started", terminating, started, &terms(), &["spare s"]),
+        ("disarmed", as_is, as_is, &disarmed, &["spare s"]),
+        ("it goes in a moment", as_is, as_is, &terms(), &["delete d"]),
+    ] {
+        let snapshot = read(marked(), [pod("d", kept), pod("s", stranger)]);
+        assert_eq!(words(&snapshot, terms), expected, "{case}");
+    }
+}
+
+/// It is deleted already, and another one's finalizer keeps it: a delete would succeed again and again.
+#[test]
+fn a_claim_that_is_being_deleted_is_not_removed_again() {
+    let mut snapshot = read(free(), []);
+    snapshot.memory.unchanged_since = Some(Duration::ZERO);
+    let now = Now {
+        monotonic: Duration::from_secs(100 * 365 * 86_400),
+        ..NOW
+    };
+    let actions = |snapshot: &Snapshot| plan(snapshot, &terms(), now).actions;
+    assert_eq!(actions(&snapshot), [Action::RemoveClaim]);
+    snapshot.claim.as_mut().unwrap().terminating = true;
+    assert_eq!(actions(&snapshot), []);
+}
+
 /// A name of the claim that was not read, which breaks the contract, settles nothing.
 #[test]
 fn a_name_that_was_not_read_settles_nothing() {

@@ -76,6 +76,14 @@ fn active_again_after_it_ended() {
     assert_eq!(findings(&read(moved_on, [pod("s", finished)])), []);
     let mut seen_finished = read(held("s"), [pod("s", as_is)]);
     seen_finished.memory.ends.insert("us".into(), Outcome::Failed);
+    // Told while it was read, it may have ended after its GET.
+    assert!(
+        !plan(&seen_finished, &terms(), NOW)
+            .findings
+            .iter()
+            .any(Finding::is_violation)
+    );
+    seen_finished.memory.ended_before.insert("us".into());
     assert_eq!(findings(&seen_finished), revived);
     assert!(revived[0].is_violation());
 }
