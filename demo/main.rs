@@ -1,8 +1,10 @@
-//! The main job on a real API server, told on one page: many deployers at once, one admitted, the others refused with
-//! their reasons, and the records of it.
+//! The main job on a real API server, told on two pages: many deployers at once, one admitted, the others refused with
+//! their reasons, and the records of it; then what the guard does about a deployer that came in while nobody looked.
 //!
 //! `make demo` builds and runs it. With `KEEP=1` the cluster is left running.
 
+mod guards;
+mod show;
 mod story;
 
 use std::path::PathBuf;

@@ -1,6 +1,5 @@
 //! The story, scene by scene. Each asserts what it shows.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,8 +11,11 @@ use futures::future::try_join_all;
 use serde_json::Value;
 use tokio::sync::Barrier;
 
+use crate::guards;
+use crate::show::{heading, kind, stdout, tally};
+
 /// The namespace of the story.
-const SHOP: &str = "shop";
+pub(crate) const SHOP: &str = "shop";
 /// Deployers that are created at once.
 const CROWD: u32 = 16;
 /// Rounds of the storm in which a replica is killed.
@@ -22,6 +24,11 @@ const ROUNDS: u32 = 20;
 const REFUSED_POD: &str = "deployer.json";
 /// The policy that is in force.
 const POLICY: &str = include_str!("../policies/openshift-deploymentconfig.yaml");
+/// How long the API servers keep a create. It bounds how long an admitted pod may be on its way, and that bounds how soon the guard
+/// knows who was there before: with the usual 34 s this story would take a minute more.
+const REQUEST_TIMEOUT: &str = "5s";
+/// The pending window: longer than that.
+const WINDOW: &str = "6s";
 
 /// Tells the story to its end.
 ///
@@ -32,12 +39,24 @@ pub(crate) async fn tell(program: PathBuf, keep: bool) -> anyhow::Result<()> {
     let plane = ControlPlane::builder()
         .api_servers(2)
         .audit_log(true)
+        .api_server_flag(format!("--request-timeout={REQUEST_TIMEOUT}"))
         .controller_manager(true);
-    let stage = Stage::builder(program.clone()).plane(plane).start().await?;
+    let mut stage = Stage::builder(program.clone())
+        .plane(plane)
+        .guards(2)
+        .guard_argument("--lease-duration")
+        .guard_argument(guards::LEASE);
+    for argument in [
+        format!("--api-server-request-timeout={REQUEST_TIMEOUT}"),
+        format!("--pending-window={WINDOW}"),
+    ] {
+        stage = stage.argument(argument.clone()).guard_argument(argument);
+    }
+    let stage = stage.start().await?;
     stage.enforce(POLICY).await?;
     make_namespace(&stage.plane.client(0), SHOP, &[], true).await?;
     println!(
-        "etcd, 2 kube-apiservers, kube-controller-manager, 2 replicas of the webhook, and policies/openshift-deploymentconfig.yaml in force: {:.1} s",
+        "etcd, 2 kube-apiservers, kube-controller-manager, 2 replicas of the webhook, 2 guards, and policies/openshift-deploymentconfig.yaml in force: {:.1} s",
         begun.elapsed().as_secs_f64()
     );
     let witness = StoreWatch::start(stage.plane.clients(), Some(SHOP), config_of).await?;
@@ -46,16 +65,20 @@ pub(crate) async fn tell(program: PathBuf, keep: bool) -> anyhow::Result<()> {
     records(&stage).await?;
     succession(&stage, holder).await?;
     storm(&stage).await?;
+    guards::succession(&stage).await?;
     let seen = witness.finish().await?;
     ensure!(seen.violations.is_empty(), "two were active: {:?}", seen.violations);
     println!(
         "\nA watch of all {} pod events never saw two deployers of one config active.",
         seen.events
     );
+    guards::bypass(&stage).await?;
+    guards::missing(&stage).await?;
+    println!("\nAll of it: {:.0} s.", begun.elapsed().as_secs_f64());
     if keep {
         leave(stage, &program).await?;
     } else {
-        println!("\nEverything is ended. To keep the cluster and play on: make demo KEEP=1");
+        println!("Everything is ended. To keep the cluster and play on: make demo KEEP=1");
     }
     Ok(())
 }
@@ -65,19 +88,24 @@ async fn leave(stage: Stage, program: &Path) -> anyhow::Result<()> {
     let kubectl = stage.plane.kubectl_program();
     let kubeconfig = stage.plane.kubeconfig(0).to_owned();
     let pod = stage.plane.directory().join(REFUSED_POD);
+    let logs = stage.plane.directory().join("guard-*.out");
     let left = stage.leave_running().await?;
     let (kubectl, kubeconfig) = (kubectl.display(), kubeconfig.display());
-    let (pod, program) = (pod.display(), program.display());
+    let (pod, program, logs) = (pod.display(), program.display(), logs.display());
     println!("\nLeft running. In a shell:\n  export KUBECONFIG={kubeconfig}\n  alias kubectl={kubectl}");
-    println!("The claims, one for each config, with their holders and refusals; cfg's holder has finished:");
-    println!("  kubectl -n {SHOP} get deployerclaims,pods");
-    println!("An old rollout's deployer again, which is refused (OlderGeneration: cfg-17 was seen meanwhile):");
+    println!(
+        "The policies, and whether they are in force; the claims, one for each config, with their holders and refusals:"
+    );
+    println!("  kubectl get dpol -o wide; kubectl -n {SHOP} get deployerclaims,pods");
+    println!("An old rollout's deployer again, which is refused (cfg-18-deploy works):");
     println!("  kubectl create -f {pod}");
     println!("The same verdict without the cluster, from what kubectl prints of it:");
     println!("  kubectl -n {SHOP} get pods,rc,deployerclaims -o yaml > snapshot.yaml");
     println!(
         "  {program} check --policy policies/openshift-deploymentconfig.yaml --objects snapshot.yaml --review {pod}"
     );
+    println!("Which guard leads, and what the guards log:");
+    println!("  kubectl -n deployer-guard get lease deployer-guard; tail {logs}");
     println!("End it with:\n  {}", left.end_command);
     Ok(())
 }
@@ -88,10 +116,6 @@ fn config_of(pod: &Value) -> Option<String> {
     pod.pointer("/metadata/annotations/openshift.io~1deployment-config.name")?
         .as_str()
         .map(str::to_owned)
-}
-
-fn heading(text: &str) {
-    println!("\n== {text}");
 }
 
 /// Sixteen rollouts of one config, whose deployers are created at the same moment over both API servers.
@@ -125,33 +149,6 @@ async fn at_once(stage: &Stage, config: &str) -> anyhow::Result<(Rollout, Vec<An
     }
     ensure!(winners.len() <= 1, "{} of {config} were admitted", winners.len());
     Ok((winners.pop().context("none was admitted")?, answers))
-}
-
-/// How often each kind of answer came.
-fn tally(answers: &[Answer]) -> Vec<(usize, String)> {
-    let mut kinds = BTreeMap::new();
-    for answer in answers {
-        *kinds.entry(kind(answer)).or_insert(0) += 1;
-    }
-    kinds.into_iter().map(|(kind, count)| (count, kind)).collect()
-}
-
-fn kind(answer: &Answer) -> String {
-    match &answer.result {
-        Ok(pod) => format!("201 Created    {}", pod.metadata.name.as_deref().unwrap_or_default()),
-        Err(status) => {
-            let causes = status
-                .details
-                .as_ref()
-                .map(|details| details.causes.as_slice())
-                .unwrap_or_default();
-            let cause = match status.code {
-                500 => "no answer of the webhook: the create had reached the replica that was killed",
-                _ => causes.first().map(|cause| cause.reason.as_str()).unwrap_or_default(),
-            };
-            format!("{} {:<10} {cause}", answer.code, status.reason)
-        }
-    }
 }
 
 /// The refusal, as a person at a terminal sees it.
@@ -227,12 +224,6 @@ async fn records(stage: &Stage) -> anyhow::Result<()> {
     }
     println!();
     Ok(())
-}
-
-async fn stdout(stage: &Stage, arguments: &[&str]) -> anyhow::Result<String> {
-    let output = stage.plane.kubectl(arguments).await?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(String::from_utf8(output.stdout)?)
 }
 
 /// The holder finishes, the next rollout is admitted, and a retry of an old one is refused.

@@ -8,9 +8,9 @@ use anyhow::{Context, bail, ensure};
 use serde_json::Value;
 
 use crate::http_get::http_get;
-use crate::plane::ControlPlane;
+use crate::plane::{ControlPlane, LeftRunning};
 use crate::ports::free_ports;
-use crate::process::Process;
+use crate::process::{Process, State};
 use crate::webhook::WebhookProcess;
 
 /// A running guard. Dropping it ends it; so does the end of its control plane, whatever ends that.
@@ -46,6 +46,25 @@ impl GuardProcess {
     #[must_use]
     pub fn process(&self) -> &Process {
         self.program.process()
+    }
+
+    /// Asks it to end, if it runs, and waits until it has, so that it released the Lease.
+    ///
+    /// # Errors
+    /// If it still runs after `limit`.
+    pub async fn end(&self, limit: Duration) -> anyhow::Result<()> {
+        if let State::Running { .. } = self.process().state()? {
+            self.process().terminate()?;
+        }
+        self.process().wait_end(limit).await.map(drop)
+    }
+
+    /// Leaves it running when this process ends, as [`WebhookProcess::leave_running`] does.
+    ///
+    /// # Errors
+    /// If its control plane has ended already.
+    pub fn leave_running(self) -> anyhow::Result<LeftRunning> {
+        self.program.leave_running()
     }
 
     /// The sum of the samples of a metric, with any labels; the name as it is printed, such as `deployer_guard_leader`.

@@ -327,18 +327,49 @@ impl Stage {
         .await
     }
 
-    /// Leaves the control plane and the webhook running when this process ends: without the balancer, so the API servers
-    /// call the first replica.
+    /// Leaves the control plane, the webhook and the guards running when this process ends: without the balancer, so the API
+    /// servers call the first replica.
     ///
     /// # Errors
     /// If the configuration cannot be changed, or something has ended already.
-    pub async fn leave_running(self) -> anyhow::Result<LeftRunning> {
-        let configuration = self.configuration(self.replicas[0].address).await?;
-        apply_yaml(&self.plane.client(0), &configuration, "stage").await?;
+    pub async fn leave_running(mut self) -> anyhow::Result<LeftRunning> {
+        let webhook = self.replicas[0].address;
+        if self.guards.is_empty() {
+            let configuration = self.configuration(webhook).await?;
+            apply_yaml(&self.plane.client(0), &configuration, "stage").await?;
+        } else {
+            self.replace_guards(webhook).await?;
+        }
+        for guard in self.guards {
+            guard.leave_running()?;
+        }
         for replica in self.replicas {
             replica.webhook.leave_running()?;
         }
         self.plane.leave_running()
+    }
+
+    /// Ends the guards, and starts as many that say that the webhook is at this address; waits until the configuration says so.
+    async fn replace_guards(&mut self, webhook: SocketAddr) -> anyhow::Result<()> {
+        let count = self.guards.len();
+        // A handle ends the program of its name when it is dropped: all are, before others get the names.
+        for guard in self.guards.drain(..) {
+            guard.end(LIMIT).await?;
+        }
+        let url = format!("https://{webhook}");
+        for i in 0..count {
+            let guard = self.start_guard(&format!("guard-{i}"), &["--url", &url]).await?;
+            self.guards.push(guard);
+        }
+        let api: Api<ValidatingWebhookConfiguration> = Api::all(self.plane.client(0));
+        let said = until("the configuration to name the webhook's address", LIMIT, async || {
+            let entries = api.get(NAMESPACE).await?.webhooks.unwrap_or_default();
+            let urls: Vec<_> = entries.into_iter().map(|entry| entry.client_config.url).collect();
+            let here = |named: &Option<String>| named.as_ref().is_some_and(|named| named.starts_with(&url));
+            ensure!(!urls.is_empty() && urls.iter().all(here), "it names {urls:?}");
+            Ok(())
+        });
+        said.await.map_err(|error| self.guards[0].blame(error))
     }
 
     /// The configuration that the stored policies call for, as `deployer-guard webhook-config` prints it, with the webhook

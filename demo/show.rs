@@ -1,0 +1,53 @@
+//! How the story is shown.
+
+use std::collections::BTreeMap;
+
+use anyhow::ensure;
+use deployer_guard_testkit::Stage;
+use deployer_guard_testkit::objects::Answer;
+
+pub(crate) fn heading(text: &str) {
+    println!("\n== {text}");
+}
+
+/// What kubectl prints.
+pub(crate) async fn stdout(stage: &Stage, arguments: &[&str]) -> anyhow::Result<String> {
+    let output = stage.plane.kubectl(arguments).await?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// A command, and what kubectl prints.
+pub(crate) async fn show(stage: &Stage, arguments: &[&str]) -> anyhow::Result<()> {
+    println!("$ kubectl {}", arguments.join(" "));
+    print!("{}", stdout(stage, arguments).await?);
+    Ok(())
+}
+
+/// How often each kind of answer came.
+pub(crate) fn tally(answers: &[Answer]) -> Vec<(usize, String)> {
+    let mut kinds = BTreeMap::new();
+    for answer in answers {
+        *kinds.entry(kind(answer)).or_insert(0) += 1;
+    }
+    kinds.into_iter().map(|(kind, count)| (count, kind)).collect()
+}
+
+/// Code, reason and cause of an answer, or the name of the pod that was created.
+pub(crate) fn kind(answer: &Answer) -> String {
+    match &answer.result {
+        Ok(pod) => format!("201 Created    {}", pod.metadata.name.as_deref().unwrap_or_default()),
+        Err(status) => {
+            let causes = status
+                .details
+                .as_ref()
+                .map(|details| details.causes.as_slice())
+                .unwrap_or_default();
+            let cause = match status.code {
+                500 => "no answer of the webhook: the create had reached the replica that was killed",
+                _ => causes.first().map(|cause| cause.reason.as_str()).unwrap_or_default(),
+            };
+            format!("{} {:<10} {cause}", answer.code, status.reason)
+        }
+    }
+}
