@@ -37,7 +37,9 @@ use serde::{Deserialize, Serialize};
     printcolumn = r#"{"name": "Enforced", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Enforced\")].status"}"#,
     printcolumn = r#"{"name": "Claims", "type": "integer", "jsonPath": ".status.counts.claims"}"#,
     printcolumn = r#"{"name": "Rejections", "type": "integer", "jsonPath": ".status.counts.rejections"}"#,
-    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
+    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#,
+    printcolumn = r#"{"name": "Violations", "type": "integer", "priority": 1, "jsonPath": ".status.counts.violations"}"#,
+    printcolumn = r#"{"name": "Reason", "type": "string", "priority": 1, "jsonPath": ".status.conditions[?(@.type==\"Enforced\")].reason"}"#
 )]
 #[x_kube(
     validation = Rule::new("has(self.generation) == has(oldSelf.generation)")

@@ -173,7 +173,7 @@ impl<S: Upkeep> Examiner<S> {
         let never_taken = stored
             .status
             .as_ref()
-            .is_none_or(|status| status.stock_taking.is_none());
+            .is_none_or(|status| status.stock_taking.is_none() && status.first_stock_taken_at.is_none());
         let first_stock = never_taken && !self.stock.was_taken(&policy.uid);
         Ok(Some(Rules {
             uid: policy.uid.clone(),

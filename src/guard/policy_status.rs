@@ -51,6 +51,8 @@ pub fn wanted(
     }
     status.observed_generation = Some(generation);
     status.counts = notice.counts.or(status.counts);
+    let taken_before = before.stock_taking.map(|taking| taking.completed_at);
+    status.first_stock_taken_at = before.first_stock_taken_at.or(taken_before).or(notice.stock_taken);
     let known = !matches!(standing.enforced, Enforced::NotPermitted(_));
     if known || notice.stock_taken.is_some() {
         status.stock_taking = notice.stock_taken.map(|completed_at| StockTaking {
@@ -355,6 +357,13 @@ mod tests {
         assert_eq!((taking.generation, taking.completed_at), (3, at(5)));
         let missing = status(&taken, Enforced::Pending, &Notice::default(), 7);
         assert_eq!(missing.stock_taking, None);
+        assert_eq!(missing.first_stock_taken_at, Some(at(5)), "the first time stays");
+        let again = Notice {
+            stock_taken: Some(at(8)),
+            ..Notice::default()
+        };
+        let again = status(&missing, Enforced::Stored, &again, 9);
+        assert_eq!(again.first_stock_taken_at, Some(at(5)));
         let unknown = status(&taken, Enforced::NotPermitted("no".into()), &Notice::default(), 7);
         assert_eq!(unknown.stock_taking, taken.stock_taking, "nobody could look");
     }

@@ -107,6 +107,22 @@ async fn stock_that_was_taken_before_a_restart_is_not_taken_again() {
     assert_eq!(taken.as_deref(), Some("2026-01-01T01:00:00Z"));
 }
 
+/// While the entry is missing, and until stock is taken again, the status says nothing of it; another guard cannot know more.
+#[tokio::test(start_paused = true)]
+async fn what_came_in_during_a_bypass_is_no_old_friend_to_a_guard_that_was_started_later() {
+    let store = store();
+    let mut policy = runners(json!({}));
+    policy["status"] = json!({ "firstStockTakenAt": "2026-01-01T01:00:00Z" });
+    store.memory.put(policy);
+    store.memory.put(bound(runner("holder", "shop", 1)));
+    held(&store, "shop", &bound(runner("holder", "shop", 1))).await;
+    store.memory.put(runner("duplicate", "shop", 2));
+    let _guard = Guard::start(&store);
+    until("the duplicate is gone", || !exists(&store, "duplicate")).await;
+    assert!(exists(&store, "holder"));
+    assert!(claim(&store, "shop").unwrap().spec.spared.is_empty());
+}
+
 #[tokio::test(start_paused = true)]
 async fn counts_are_noted() {
     let store = store();

@@ -28,6 +28,12 @@ pub struct DeployerPolicyStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "StockTaking")]
     pub stock_taking: Option<StockTaking>,
+
+    /// When stock was first taken, under whatever version of this policy: deployers that were met before are never deleted by
+    /// the guard. It stays when stock has to be taken again, so that what comes in during a bypass is none of those.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    pub first_stock_taken_at: Option<Timestamp>,
 }
 
 /// That stock was taken under a version of a policy.
