@@ -34,7 +34,7 @@ pub struct Cli {
 enum Command {
     /// Serve the validating admission webhook
     Webhook(Box<webhook::WebhookArgs>),
-    /// Lead with others in turn: put policies in force, and report on them
+    /// Put policies in force, see to leftovers, and report on both; of several, one leads
     Guard(Box<guard::GuardArgs>),
     /// Print the ValidatingWebhookConfiguration that policies call for
     WebhookConfig(webhook_config::WebhookConfigArgs),

@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 use self::clockwork::{Clockwork, Next, Times};
 use self::lease::{Reading, released, taken};
 use super::board::Leads;
+use crate::cluster::store::Failure;
 use crate::telemetry::metrics::{GuardMetrics, LeaseTry};
 
 /// How often a release is tried where others write to the Lease at the same time.
@@ -69,9 +70,9 @@ pub fn identity(pod: &str) -> String {
 #[derive(Debug, thiserror::Error)]
 enum TryError {
     #[error("the Lease cannot be read: {0}")]
-    Read(#[source] kube::Error),
+    Read(Failure),
     #[error("the Lease cannot be taken: {0}")]
-    Take(#[source] kube::Error),
+    Take(Failure),
     #[error(transparent)]
     Crate(#[from] kube_leader_election::Error),
     #[error("no answer within {0:?}")]
@@ -208,7 +209,7 @@ impl Leadership {
                 self.clockwork().lost();
                 return Ok(LeaseTry::Lost);
             }
-            Err(error) => return Err(TryError::Take(error)),
+            Err(error) => return Err(TryError::Take(error.into())),
         }
         let reading = self.read().await?.as_ref().map(Reading::of);
         self.clockwork().confirm(begun, Instant::now(), reading.as_ref());
@@ -217,7 +218,8 @@ impl Leadership {
 
     /// A GET without resourceVersion goes to etcd.
     async fn read(&self) -> Result<Option<Lease>, TryError> {
-        self.api.get_opt(&self.name).await.map_err(TryError::Read)
+        let read = self.api.get_opt(&self.name).await;
+        read.map_err(|error| TryError::Read(error.into()))
     }
 
     /// Gives the Lease up, if it still names this process, so that another may lead at once. From the first moment on this
@@ -250,7 +252,7 @@ impl Leadership {
             match self.api.replace(&self.name, &PostParams::default(), &wanted).await {
                 Ok(_) => return Ok(true),
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
-                Err(error) => return Err(TryError::Take(error)),
+                Err(error) => return Err(TryError::Take(error.into())),
             }
         }
         Ok(false)
