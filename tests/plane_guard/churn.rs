@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
-use deployer_guard_testkit::objects::create_pod;
+use anyhow::{bail, ensure};
+use deployer_guard_testkit::objects::{Answer, create_pod};
 use deployer_guard_testkit::{Churn, ControlPlane, Stage, until};
 use futures::future::{join_all, try_join_all};
 use kube::ResourceExt;
@@ -68,30 +68,30 @@ fn among_150_deletes_a_second_never_two_are_active_and_no_claim_of_an_active_pod
 /// Some create at once until one is admitted, which ends in one of three ways.
 async fn one(site: &Site, config: &str, round: usize) -> anyhow::Result<()> {
     let clients = site.stage.plane.clients();
-    let winner = until("one to be admitted", LIMIT, async || {
+    let admitted = until("one to be admitted", LIMIT, async || {
         let creates = (0..CREATES).map(|i| {
             let client = clients[i % clients.len()].clone();
             let pod = deployer(config, &format!("{config}-{round}-{i}"));
             async move { create_pod(&client, SITE, &pod).await }
         });
-        let mut answers = Vec::new();
-        for answer in join_all(creates).await {
-            answers.push(answer?);
-        }
-        let codes: Vec<u16> = answers.iter().map(|answer| answer.code).collect();
-        let mut admitted = answers.into_iter().filter_map(|answer| answer.result.ok());
-        let winner = admitted.next();
-        ensure!(admitted.next().is_none(), "two were admitted: {codes:?}");
-        winner.ok_or_else(|| anyhow::anyhow!("{codes:?}"))
+        let answers = join_all(creates).await.into_iter();
+        let (admitted, others): (Vec<_>, Vec<_>) =
+            answers.partition(|answer| answer.as_ref().is_ok_and(Answer::is_created));
+        ensure!(!admitted.is_empty(), "{others:?}");
+        Ok(admitted)
     })
     .await?;
-    let name = winner.name_any();
+    let admitted = admitted.into_iter().filter_map(|answer| answer.ok()?.result.ok());
+    let admitted: Vec<String> = admitted.map(|pod| pod.name_any()).collect();
+    let [name] = admitted.as_slice() else {
+        bail!("admitted at once: {admitted:?}");
+    };
     match round % 3 {
-        0 => site.phase(&name, "Succeeded").await,
-        1 => site.phase(&name, "Failed").await,
+        0 => site.phase(name, "Succeeded").await,
+        1 => site.phase(name, "Failed").await,
         _ => {
             let at_once = DeleteParams::default().grace_period(0);
-            site.pods().delete(&name, &at_once).await?;
+            site.pods().delete(name, &at_once).await?;
             Ok(())
         }
     }

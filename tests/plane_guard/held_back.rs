@@ -14,7 +14,8 @@ use crate::scene::{SOON, run};
 use crate::site::{PROGRAM, SITE, Site};
 use crate::witness::Witness;
 
-const LEASE: Duration = Duration::from_secs(6);
+/// Two of them are less than a guard's patience with a read, which would not act on one that it has given up.
+const LEASE: Duration = Duration::from_secs(3);
 /// What the first leader was about to do, or about to see, for each.
 const CONFIGS: [&str; 4] = ["condemned", "deleted", "freed", "read"];
 
@@ -23,18 +24,17 @@ const CONFIGS: [&str; 4] = ["condemned", "deleted", "freed", "read"];
 #[test]
 fn what_a_leader_of_before_wrote_or_read_does_no_harm_when_it_arrives() {
     run(async {
-        let mut site = Site::before(Stage::builder(PROGRAM).replicas(1)).await?;
+        let builder = Stage::builder(PROGRAM).replicas(1);
+        let builder = builder.guard_argument("--lease-duration").guard_argument("3s");
+        let mut site = Site::before(builder).await?;
         let proxy = Proxy::start(site.as_guard().await?)?;
         site.guard("guard-0", Some(&proxy.url())).await?;
-        site.until_leads(0).await?;
-        site.guard("guard-1", None).await?;
         site.begin().await?;
         let witness = Witness::start(&site.stage.plane, SITE).await?;
-        let first = site.stage.guards[0].process();
-
         caught(&site, &proxy).await?;
-        first.pause()?;
+        site.stage.guards[0].process().pause()?;
         let paused = Instant::now();
+        site.guard("guard-1", None).await?;
         given_to_others(&site).await?;
         sleep_until(paused + LEASE * 2).await;
         let before = state(&site).await?;
@@ -52,7 +52,8 @@ fn what_a_leader_of_before_wrote_or_read_does_no_harm_when_it_arrives() {
             "{held:?}"
         );
         let so_far = proxy.passed().len();
-        first.resume()?;
+        site.stage.guards[0].process().resume()?;
+        eprintln!("stopped for {:.1?}", paused.elapsed());
         let noticed = |line: &serde_json::Value| line["message"] == "this guard leads no more";
         site.stage.guards[0]
             .wait_log("that it leads no more", SOON, noticed)
@@ -60,7 +61,6 @@ fn what_a_leader_of_before_wrote_or_read_does_no_harm_when_it_arrives() {
         sleep(Duration::from_secs(3)).await;
         let after = state(&site).await?;
         ensure!(after == before, "{before:#?} became {after:#?}");
-        ensure!(site.stage.guards[1].leads().await?, "the second lost it");
         // It confirms what old events of its watches show as pending: that takes no leader, and comes too late here.
         let harmless = |call: &Passed| {
             let condemns = call.body.contains("\"condemned\":");
