@@ -3,14 +3,13 @@
 //! Each storm has a stage of its own, and one storm rages at a time.
 
 mod calls;
-mod churn;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use deployer_guard_testkit::objects::{Answer, create_pod, make_namespace, set_phase};
-use deployer_guard_testkit::{Stage, until};
+use deployer_guard_testkit::{Churn, Stage, until};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, ListParams};
 use kube::{Client, ResourceExt};
@@ -19,7 +18,6 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
 use self::calls::Calls;
-use self::churn::Churn;
 use crate::common::{run, two_by_two};
 use crate::creators::{
     BY_LABEL, CONFIG, Creators, GIVEN_UP, LATE, assert_never_two, cause, claims, deployer, deployer_of_any_name,

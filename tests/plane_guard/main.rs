@@ -1,8 +1,17 @@
-//! The guard's reconciliation on a real control plane, with the rights of its `ServiceAccount`. The policies of these tests have no
-//! entry in the webhook configuration: every pod is one that came in while the webhook was bypassed.
+//! The guard on a real control plane, with the rights of its `ServiceAccount`: its reconciliation alone, under policies that have no
+//! entry in the webhook configuration, so that every pod is one that came in while the webhook was bypassed; and whole guard
+//! processes, with policies in force, among faults.
 
 #![allow(missing_docs, reason = "a test")]
 
+mod churn;
 mod cluster;
+mod cut_off;
+mod held_back;
+mod killed;
+mod late;
 mod leftovers;
+mod proxy;
 mod scene;
+mod site;
+mod witness;

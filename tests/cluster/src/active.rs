@@ -26,6 +26,23 @@ pub struct Violation {
     pub pods: Vec<PodRef>,
 }
 
+/// When a pod was active, by the resourceVersions of its events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Life {
+    /// Of the event that first showed it active.
+    pub began: u64,
+    /// Of the event that showed it finished or gone; `None`: it is active still.
+    pub ended: Option<u64>,
+}
+
+impl Life {
+    /// Whether it was active when the store wrote that resourceVersion.
+    #[must_use]
+    pub fn covers(self, resource_version: u64) -> bool {
+        self.began < resource_version && self.ended.is_none_or(|ended| ended > resource_version)
+    }
+}
+
 /// What a [`StoreWatch`](crate::StoreWatch) saw.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
@@ -35,6 +52,8 @@ pub struct Report {
     pub max_active: BTreeMap<String, usize>,
     /// For each key, the pods that were ever active for it, in the order in which they first were.
     pub pods: BTreeMap<String, Vec<PodRef>>,
+    /// When each pod that was ever active for a key was so, by uid. One that is active again goes on with its life.
+    pub lives: BTreeMap<String, Life>,
     /// The moments at which it was more than one.
     pub violations: Vec<Violation>,
 }
@@ -65,8 +84,13 @@ impl ActivePods {
         if self.keys.get(&reference.uid) == key.as_ref() {
             return;
         }
-        self.gone(pod);
+        self.gone(pod, resource_version);
         let Some(key) = key else { return };
+        let life = Life {
+            began: resource_version,
+            ended: None,
+        };
+        self.report.lives.entry(reference.uid.clone()).or_insert(life).ended = None;
         self.keys.insert(reference.uid.clone(), key.clone());
         let active = self.active.entry(key.clone()).or_default();
         active.push(reference.clone());
@@ -86,10 +110,13 @@ impl ActivePods {
     }
 
     /// A pod is no longer in the store.
-    pub(crate) fn gone(&mut self, pod: &Value) {
+    pub(crate) fn gone(&mut self, pod: &Value, resource_version: u64) {
         let PodRef { uid, .. } = pod_ref(pod);
         if let Some(active) = self.keys.remove(&uid).and_then(|key| self.active.get_mut(&key)) {
             active.retain(|other| other.uid != uid);
+            if let Some(life) = self.report.lives.get_mut(&uid) {
+                life.ended = Some(resource_version);
+            }
         }
     }
 }
@@ -125,7 +152,7 @@ mod tests {
         let mut pods = ActivePods::default();
         for (version, (name, phase)) in (1..).zip(events) {
             match *phase {
-                "gone" => pods.gone(&pod(name, "Running")),
+                "gone" => pods.gone(&pod(name, "Running"), version),
                 phase => pods.changed(&pod(name, phase), Some("key".to_owned()), version),
             }
         }
@@ -172,6 +199,25 @@ mod tests {
     fn a_finished_pod_that_runs_again_counts_again() {
         let report = seen(&[("a", "Succeeded"), ("b", "Running"), ("a", "Running")]);
         assert_eq!((report.max(), report.violations.len()), (2, 1));
+    }
+
+    #[test]
+    fn a_pod_lives_from_its_first_event_until_it_finished_or_is_gone() {
+        let report = seen(&[
+            ("a", "Pending"),
+            ("b", "Running"),
+            ("a", "Succeeded"),
+            ("a", "gone"),
+            ("b", "gone"),
+            ("c", "Pending"),
+        ]);
+        let covered = |name: &str| {
+            let life = report.lives[&format!("uid-{name}")];
+            (0..=7).filter(|version| life.covers(*version)).collect::<Vec<_>>()
+        };
+        assert_eq!(covered("a"), [2]);
+        assert_eq!(covered("b"), [3, 4]);
+        assert_eq!(covered("c"), [7]);
     }
 
     #[test]

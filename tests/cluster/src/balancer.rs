@@ -42,10 +42,19 @@ pub struct Connection {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<Balance>,
-    /// Whether bytes and new connections are held.
-    held: watch::Sender<bool>,
+    /// What is held.
+    held: watch::Sender<Held>,
     /// How often the connections of a backend were cut.
     cuts: watch::Sender<HashMap<SocketAddr, u64>>,
+}
+
+/// What does not pass.
+#[derive(Debug, Clone, Copy, Default)]
+struct Held {
+    /// New connections, and bytes to the backends.
+    there: bool,
+    /// Bytes from the backends.
+    back: bool,
 }
 
 #[derive(Debug, Default)]
@@ -73,7 +82,7 @@ impl Balancer {
         };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
-            held: watch::Sender::new(false),
+            held: watch::Sender::new(Held::default()),
             cuts: watch::Sender::new(HashMap::new()),
         });
         let task = tokio::spawn(accept(listener, Arc::clone(&shared)));
@@ -106,12 +115,23 @@ impl Balancer {
     /// Stops everything that passes, in both directions, until [`Balancer::release`]: no byte is lost. New connections
     /// are accepted and wait.
     pub fn hold(&self) {
-        self.shared.held.send_replace(true);
+        self.shared.held.send_replace(Held {
+            there: true,
+            back: true,
+        });
     }
 
-    /// Ends what [`Balancer::hold`] began.
+    /// Stops what the backends answer until [`Balancer::release`]: no byte is lost. What they are asked passes.
+    pub fn hold_answers(&self) {
+        self.shared.held.send_replace(Held {
+            there: false,
+            back: true,
+        });
+    }
+
+    /// Ends what [`Balancer::hold`] or [`Balancer::hold_answers`] began.
     pub fn release(&self) {
-        self.shared.held.send_replace(false);
+        self.shared.held.send_replace(Held::default());
     }
 
     /// Lets each new connection wait this long before it is given to a backend.
@@ -165,10 +185,10 @@ impl Shared {
         order
     }
 
-    async fn wait_released(&self) {
+    async fn wait_released(&self, way: fn(&Held) -> bool) {
         // The sender is in `self`, so this cannot fail.
         let mut held = self.held.subscribe();
-        let _released = held.wait_for(|held| !held).await;
+        let _released = held.wait_for(|held| !way(held)).await;
     }
 }
 
@@ -189,7 +209,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 async fn serve(stream: TcpStream, client: SocketAddr, shared: Arc<Shared>) {
     let delay = shared.state().delay;
     sleep(delay).await;
-    shared.wait_released().await;
+    shared.wait_released(|held| held.there).await;
     let mut cuts = shared.cuts.subscribe();
     for backend in shared.turn() {
         let Ok(Ok(onward)) = timeout(CONNECT_LIMIT, TcpStream::connect(backend)).await else {
@@ -210,8 +230,8 @@ async fn serve(stream: TcpStream, client: SocketAddr, shared: Arc<Shared>) {
         let (from_backend, to_backend) = onward.into_split();
         let both = async {
             tokio::join!(
-                copy(from_client, to_backend, &shared),
-                copy(from_backend, to_client, &shared)
+                copy(from_client, to_backend, &shared, |held| held.there),
+                copy(from_backend, to_client, &shared, |held| held.back)
             );
         };
         tokio::select! {
@@ -225,10 +245,10 @@ async fn serve(stream: TcpStream, client: SocketAddr, shared: Arc<Shared>) {
 }
 
 /// Passes on what comes until one side is done; a reset of one half ends that half alone, and soon the other.
-async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shared) {
+async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shared, way: fn(&Held) -> bool) {
     let mut buffer = vec![0; 16 * 1024];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
-        shared.wait_released().await;
+        shared.wait_released(way).await;
         if to.write_all(&buffer[..count]).await.is_err() {
             break;
         }

@@ -18,6 +18,7 @@
 mod active;
 mod balancer;
 mod builder;
+mod churn;
 mod commands;
 mod guard;
 mod http_get;
@@ -35,9 +36,10 @@ mod supervisor;
 mod wait;
 mod webhook;
 
-pub use active::{PodRef, Report, Violation};
+pub use active::{Life, PodRef, Report, Violation};
 pub use balancer::{Balancer, Connection};
 pub use builder::ControlPlaneBuilder;
+pub use churn::Churn;
 pub use guard::GuardProcess;
 pub use http_get::http_get;
 pub use pki::{Issued, Pki};

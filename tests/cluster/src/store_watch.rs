@@ -220,7 +220,7 @@ async fn follow_one(
         }
         seen.pods.report.events += 1;
         if gone {
-            seen.pods.gone(&pod);
+            seen.pods.gone(&pod, version);
         } else {
             seen.pods.changed(&pod, key, version);
         }

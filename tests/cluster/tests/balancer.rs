@@ -51,6 +51,12 @@ async fn what_is_held_comes_later_and_whole() -> anyhow::Result<()> {
     balancer.release();
     assert_eq!(read(&mut stream).await?, "etwo");
 
+    balancer.hold_answers();
+    stream.write_all(b"three").await?;
+    assert!(timeout(SOON, read(&mut stream)).await.is_err());
+    balancer.release();
+    assert_eq!(read(&mut stream).await?, "ethree");
+
     balancer.set_delay(SOON);
     let began = Instant::now();
     ask(&balancer).await?;

@@ -1,28 +1,33 @@
-//! Pods that have nothing to do with it.
+//! Pods that have nothing to do with the test.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use deployer_guard_testkit::objects::create_pod;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::{Api, DeleteParams};
+use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::creators::unrelated;
+use crate::objects::create_pod;
 
-/// Pods of no policy that are created and deleted all the time.
-pub(super) struct Churn {
+/// Pods without labels that are created and deleted all the time.
+#[derive(Debug)]
+pub struct Churn {
     begun: Instant,
     gone: Arc<AtomicUsize>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Churn {
-    /// 150 pods a second, at both API servers.
-    pub(super) fn begin(clients: Vec<Client>, namespace: &'static str) -> Self {
+    /// 150 pods a second, by the clients in turn; fewer where the machine cannot do that.
+    ///
+    /// # Panics
+    /// In its task, if there is no client.
+    #[must_use]
+    pub fn begin(clients: Vec<Client>, namespace: &'static str) -> Self {
         let gone = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&gone);
         let task = tokio::spawn(async move {
@@ -39,7 +44,16 @@ impl Churn {
                 let (client, counted) = (clients[number % clients.len()].clone(), Arc::clone(&counted));
                 pods.spawn(async move {
                     let name = format!("unrelated-{number}");
-                    let made = create_pod(&client, namespace, &unrelated(&name)).await;
+                    let pod = json!({
+                        "apiVersion": "v1",
+                        "kind": "Pod",
+                        "metadata": { "name": name },
+                        "spec": {
+                            "containers": [{ "name": "none", "image": "none" }],
+                            "automountServiceAccountToken": false,
+                        },
+                    });
+                    let made = create_pod(&client, namespace, &pod).await;
                     if made.is_ok_and(|answer| answer.is_created()) {
                         let pods: Api<Pod> = Api::namespaced(client, namespace);
                         if pods.delete(&name, &DeleteParams::default()).await.is_ok() {
@@ -58,7 +72,8 @@ impl Churn {
     }
 
     /// Stops; how many pods a second came and went.
-    pub(super) fn end(self) -> f64 {
+    #[must_use]
+    pub fn end(self) -> f64 {
         self.task.abort();
         let count = u32::try_from(self.gone.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
         f64::from(count) / self.begun.elapsed().as_secs_f64()
