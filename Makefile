@@ -5,6 +5,7 @@ SHELL := /bin/bash
 
 # One profile for tests and demo: nothing is compiled twice.
 CARGO ?= cargo
+BENCH ?= admission guard
 STAGE := ./scripts/stage
 
 .PHONY: help
@@ -30,9 +31,9 @@ test-fast: rust ## Run the tests that need no control plane
 	@$(CARGO) test --workspace --lib --bins --test drift --test model --test admission --test guard --test cli --test server
 
 .PHONY: bench
-bench: tools ## Measure what an admission costs, on a quiet machine; BENCH_PODS=5000 for a fuller namespace
-	@$(STAGE) "build for release" $(CARGO) bench --quiet --bench admission --no-run
-	@$(CARGO) bench --quiet --bench admission
+bench: tools ## Measure what an admission and a guard cost, on a quiet machine; BENCH=guard for one of the two
+	@$(STAGE) "build for release" $(CARGO) bench --quiet $(BENCH:%=--bench %) --no-run
+	@for bench in $(BENCH); do $(CARGO) bench --quiet --bench $$bench; done
 
 .PHONY: lint
 lint: rust ## Check format, lints, manifests, dependencies and what must not be committed

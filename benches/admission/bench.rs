@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use serde::Serialize;
 
+use crate::common::desk::{from_environment, say};
+use crate::common::machine::Machine;
+use crate::common::memory::Memory;
 use crate::crowd::{Churn, fill};
 use crate::ground::Ground;
-use crate::machine::Machine;
-use crate::process::{Memory, Start, start_once};
+use crate::process::{Start, start_once};
 use crate::report;
 use crate::scenes::{Keys, Race, Row, admitted, race, refused, round_trips, unmatched};
 use crate::side::Place;
@@ -68,7 +69,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     };
     say("starting etcd with fsync, a kube-apiserver, a replica of deployer-guard and the webhooks to compare with");
     let ground = Ground::prepare().await?;
-    let machine = Machine::of(&ground).await?;
+    let machine = Machine::of(&ground.stage.plane).await?;
     let mut run = Run {
         ground: &ground,
         parameters,
@@ -200,17 +201,5 @@ impl Run<'_> {
             ));
         }
         self.rows.extend(rows);
-    }
-}
-
-/// Progress goes to standard error, the table alone to standard output.
-fn say(text: &str) {
-    eprintln!("bench: {text}");
-}
-
-fn from_environment(name: &str, default: usize) -> anyhow::Result<usize> {
-    match std::env::var(name) {
-        Ok(text) if !text.is_empty() => text.parse().with_context(|| format!("{name}={text} is no count")),
-        _ => Ok(default),
     }
 }

@@ -2,7 +2,6 @@
 //! configurations that make the API server call each of them directly.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -15,14 +14,9 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
+use crate::common::desk::program;
 use crate::comparison::ARGUMENT;
 use crate::side::{Place, Side, WEBHOOK};
-
-/// The program that is measured: the one that was built with this one, or another build, `BENCH_PROGRAM`.
-pub(crate) fn program() -> PathBuf {
-    let other = std::env::var_os("BENCH_PROGRAM").filter(|path| !path.is_empty());
-    other.map_or_else(|| env!("CARGO_BIN_EXE_deployer-guard").into(), PathBuf::from)
-}
 
 const POLICY: &str = include_str!("../../policies/openshift-deploymentconfig.yaml");
 /// How long the API server may take to follow a change of a configuration.

@@ -3,15 +3,16 @@
 //! Everything is measured in one run against one API server, in short blocks that take turns, so that what drifts hits
 //! all alike. A table for people goes to standard output, JSON to `target/bench.json`.
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod bench;
 mod comparison;
 mod crowd;
 mod ground;
-mod machine;
 mod own;
 mod process;
 mod report;
-mod samples;
 mod scenes;
 mod side;
 mod targets;

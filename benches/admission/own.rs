@@ -9,7 +9,7 @@ use anyhow::ensure;
 use deployer_guard_testkit::{Replica, http_get};
 use serde_json::Value;
 
-use crate::samples::Samples;
+use crate::common::samples::Samples;
 
 /// How often each request was sent, as `get pod`.
 pub(crate) type Counts = BTreeMap<String, f64>;

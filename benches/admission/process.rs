@@ -1,6 +1,5 @@
 //! Processes seen from outside: memory, and how long a start takes.
 
-use std::fs;
 use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::Duration;
@@ -13,7 +12,8 @@ use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 
-use crate::ground::program;
+use crate::common::desk::program;
+use crate::common::memory::Memory;
 
 /// How often a starting process is asked whether it is ready.
 const POLL: Duration = Duration::from_millis(2);
@@ -21,32 +21,6 @@ const POLL: Duration = Duration::from_millis(2);
 const LIMIT: Duration = Duration::from_secs(30);
 /// How long a process that got ready is left alone before its memory is looked at.
 const REST: Duration = Duration::from_millis(500);
-
-/// Memory in MiB, from `/proc/PID/status`.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct Memory {
-    pub(crate) resident_mib: f64,
-    /// The most that was ever resident.
-    pub(crate) peak_mib: f64,
-}
-
-impl Memory {
-    pub(crate) fn of(pid: u32) -> anyhow::Result<Self> {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).context("reading a process's status")?;
-        let field = |name: &str| -> anyhow::Result<f64> {
-            let line = status
-                .lines()
-                .find_map(|line| line.strip_prefix(name))
-                .context("no memory")?;
-            let kib: f64 = line.split_whitespace().next().context("no number")?.parse()?;
-            Ok(kib / 1024.0)
-        };
-        Ok(Self {
-            resident_mib: field("VmRSS:")?,
-            peak_mib: field("VmHWM:")?,
-        })
-    }
-}
 
 /// The process id of a webhook that runs.
 pub(crate) fn pid(webhook: &WebhookProcess) -> anyhow::Result<u32> {

@@ -1,15 +1,13 @@
 //! The table for people and the file for machines.
 
-use std::fs;
-use std::path::Path;
-
-use anyhow::Context;
 use serde::Serialize;
 
 use crate::bench::Results;
+use crate::common::desk;
+use crate::common::target::{self, Target};
 use crate::own::Counts;
 use crate::scenes::Row;
-use crate::targets::{Target, targets};
+use crate::targets::targets;
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -21,7 +19,7 @@ struct Document<'a> {
 /// Prints the table, and writes `target/bench.json`.
 pub(crate) fn report(results: &Results) -> anyhow::Result<()> {
     let targets = targets(results);
-    machine(results);
+    results.machine.print();
     let mut begun = ("", "");
     for row in &results.rows {
         if begun.0 != row.condition {
@@ -34,40 +32,12 @@ pub(crate) fn report(results: &Results) -> anyhow::Result<()> {
         line(row);
     }
     others(results);
-    println!("\n== targets");
-    for target in &targets {
-        println!(
-            "{:<8}{:>7.2}  {:<13}  {}",
-            if target.met { "met" } else { "MISSED" },
-            target.measured,
-            target.wanted,
-            target.what
-        );
-    }
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench.json");
+    target::print(&targets);
     let document = Document {
         results,
         targets: &targets,
     };
-    fs::write(&file, serde_json::to_vec_pretty(&document)?).with_context(|| format!("writing {}", file.display()))?;
-    eprintln!(
-        "bench: {:.0} s; figures for machines are in {}",
-        results.seconds,
-        file.display()
-    );
-    Ok(())
-}
-
-fn machine(results: &Results) {
-    let machine = &results.machine;
-    println!(
-        "{} cores ({}), {:.0} GiB, Linux {}; a synced write of 4 KiB takes {:.1} ms at p50, {:.1} ms at p95",
-        machine.cores, machine.processor, machine.memory_gib, machine.kernel, machine.sync_ms[0], machine.sync_ms[1]
-    );
-    println!(
-        "Kubernetes {}, etcd {} with fsync, deployer-guard {}; all of it and the clients on this machine",
-        machine.kubernetes, machine.etcd, machine.deployer_guard
-    );
+    desk::write_json("bench.json", &document, results.seconds)
 }
 
 fn described(results: &Results, condition: &str) -> String {

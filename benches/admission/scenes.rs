@@ -14,7 +14,7 @@ pub(crate) use refused::refused;
 pub(crate) use round_trips::round_trips;
 pub(crate) use unmatched::unmatched;
 
-use crate::samples::{Samples, Summary};
+use crate::common::samples::{Samples, Summary};
 use crate::side::Side;
 
 /// One side in one scene.

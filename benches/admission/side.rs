@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::samples::Samples;
+use crate::common::samples::Samples;
 
 /// The label that a comparison webhook's configuration selects.
 pub(crate) const WEBHOOK: &str = "bench.deployer-guard.io/webhook";

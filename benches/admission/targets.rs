@@ -1,28 +1,10 @@
 //! What the project promised itself, beside what was measured.
 
-use serde::Serialize;
-
 use crate::bench::{EMPTY, Results};
-use crate::samples::Samples;
+use crate::common::samples::Samples;
+use crate::common::target::{Target, at_most};
 use crate::scenes::Row;
 use crate::side::Side;
-
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Target {
-    pub(crate) what: String,
-    pub(crate) wanted: String,
-    pub(crate) measured: f64,
-    pub(crate) met: bool,
-}
-
-fn at_most(what: impl Into<String>, measured: f64, bound: f64) -> Target {
-    Target {
-        what: what.into(),
-        wanted: format!("at most {bound}"),
-        measured,
-        met: measured <= bound,
-    }
-}
 
 /// All targets.
 pub(crate) fn targets(results: &Results) -> Vec<Target> {

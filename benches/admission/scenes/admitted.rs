@@ -10,8 +10,8 @@ use serde_json::Value;
 use tokio::time::sleep;
 
 use super::{Row, rows};
+use crate::common::samples::{Samples, number};
 use crate::own::{Counts, Decisions, add, count};
-use crate::samples::{Samples, number};
 use crate::side::{Place, Side, fresh};
 
 /// Pods in a block where one is created at a time.

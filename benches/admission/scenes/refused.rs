@@ -9,8 +9,8 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::{Row, rows};
+use crate::common::samples::{Samples, number};
 use crate::own::{Counts, Decisions, add, count};
-use crate::samples::{Samples, number};
 use crate::side::{Place, Side, fresh};
 
 /// Clients that create at the same time.

@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::{Row, rows};
-use crate::samples::Samples;
+use crate::common::samples::Samples;
 use crate::side::{Place, Side, fresh};
 
 /// Each kind of request in turn, one at a time.

@@ -6,8 +6,8 @@ use serde_json::Value;
 use tokio::time::sleep;
 
 use super::{Row, rows};
+use crate::common::samples::Samples;
 use crate::ground::Ground;
-use crate::samples::Samples;
 use crate::side::{Place, Side};
 
 /// Pods in a block, and in the blocks before them that let the API server settle.
