@@ -53,10 +53,11 @@ pub fn wanted(
     status.counts = notice.counts.or(status.counts);
     let known = !matches!(standing.enforced, Enforced::NotPermitted(_));
     if known || notice.stock_taken.is_some() {
-        status.stock_taking = notice.stock_taken.map(|completed_at| StockTaking {
+        let taken = notice.stock_taken.map(|completed_at| StockTaking {
             generation,
             completed_at,
         });
+        status.stock_taking = taken.or_else(|| before.stock_taking.map(|before| before.not_under(generation)));
     }
     status
 }
@@ -354,7 +355,19 @@ mod tests {
         let taking = taken.stock_taking.unwrap();
         assert_eq!((taking.generation, taking.completed_at), (3, at(5)));
         let missing = status(&taken, Enforced::Pending, &Notice::default(), 7);
-        assert_eq!(missing.stock_taking, None);
+        let before = missing.stock_taking.unwrap();
+        assert_eq!(
+            (before.generation, before.completed_at),
+            (0, at(5)),
+            "it was taken once, and is to be taken anew"
+        );
+        let never = status(
+            &DeployerPolicyStatus::default(),
+            Enforced::Stored,
+            &Notice::default(),
+            7,
+        );
+        assert_eq!(never.stock_taking, None);
         let unknown = status(&taken, Enforced::NotPermitted("no".into()), &Notice::default(), 7);
         assert_eq!(unknown.stock_taking, taken.stock_taking, "nobody could look");
     }

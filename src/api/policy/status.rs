@@ -25,6 +25,7 @@ pub struct DeployerPolicyStatus {
 
     /// That the guard has taken stock under a version of this policy: every deployer that came in before it was in force has a
     /// claim or was reported. Under another version, and until then, a key without a claim costs a list of the namespace's pods.
+    /// Once it was taken, whoever comes in past the webhook is no longer one that was there before the policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "StockTaking")]
     pub stock_taking: Option<StockTaking>,
@@ -34,12 +35,26 @@ pub struct DeployerPolicyStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StockTaking {
-    /// The metadata.generation of the policy under which stock was taken.
+    /// The metadata.generation of the policy under which stock was taken; 0 if its entry was missing or changed after that, so
+    /// that stock is to be taken anew.
     pub generation: i64,
 
     /// When it was taken. For people to read: no decision is made by it.
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub completed_at: Timestamp,
+}
+
+impl StockTaking {
+    /// That stock was taken, and does not count for this version any more.
+    #[must_use]
+    pub fn not_under(self, generation: i64) -> Self {
+        let generation = if self.generation == generation {
+            0
+        } else {
+            self.generation
+        };
+        Self { generation, ..self }
+    }
 }
 
 /// Counts of a policy, over all namespaces.
