@@ -50,11 +50,12 @@ pub struct Call {
     accept: String,
 }
 
-/// Requests that are held back. They pass on when it is dropped.
+/// Requests that are held back. They pass on when it is released or dropped.
 #[derive(Debug)]
 pub struct Held {
     shared: Arc<Shared>,
     waiting: watch::Receiver<usize>,
+    delivered: watch::Receiver<usize>,
     open: watch::Sender<bool>,
 }
 
@@ -69,6 +70,7 @@ struct Recorded {
 struct Gate {
     of: Arc<OfCalls>,
     waiting: watch::Sender<usize>,
+    delivered: watch::Sender<usize>,
     open: watch::Receiver<bool>,
 }
 
@@ -193,16 +195,18 @@ impl ApiProxy {
     /// From now on calls for which this is true wait. Each is delivered in the end, whether its client still waits or not.
     #[must_use]
     pub fn hold(&self, of: impl Fn(&Call) -> bool + Send + Sync + 'static) -> Held {
-        let (waiting, waits) = watch::channel(0);
+        let ((waiting, waits), (delivered, deliveries)) = (watch::channel(0), watch::channel(0));
         let (open, opened) = watch::channel(false);
         lock(&self.shared.rules).gate = Some(Gate {
             of: Arc::new(of),
             waiting,
+            delivered,
             open: opened,
         });
         Held {
             shared: Arc::clone(&self.shared),
             waiting: waits,
+            delivered: deliveries,
             open,
         }
     }
@@ -235,12 +239,25 @@ impl Held {
         let arrived = self.waiting.wait_for(|waiting| *waiting >= count).await;
         arrived.map(drop).context("nothing is held back any more")
     }
+
+    /// Lets them pass on, and waits until the API server has answered each.
+    pub async fn release(mut self) {
+        let mut delivered = self.delivered.clone();
+        self.open();
+        let count = *self.waiting.borrow_and_update();
+        // An error: there are none left.
+        let _delivered = delivered.wait_for(|delivered| *delivered >= count).await;
+    }
+
+    fn open(&self) {
+        lock(&self.shared.rules).gate = None;
+        self.open.send_replace(true);
+    }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        lock(&self.shared.rules).gate = None;
-        self.open.send_replace(true);
+        self.open();
     }
 }
 
@@ -345,8 +362,8 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Answer {
     })
 }
 
-async fn pass(shared: Arc<Shared>, call: Call, request: Request<Incoming>) -> anyhow::Result<Answer> {
-    let (parts, body) = request.into_parts();
+async fn pass(shared: Arc<Shared>, call: Call, incoming: Request<Incoming>) -> anyhow::Result<Answer> {
+    let (parts, body) = incoming.into_parts();
     let body = body.collect().await?.to_bytes();
     let replayed = shared.is_replayed(&call);
     let recorded = lock(&shared.lists).get(&call).filter(|_| replayed).cloned();
@@ -354,15 +371,17 @@ async fn pass(shared: Arc<Shared>, call: Call, request: Request<Incoming>) -> an
         shared.counts.replayed.fetch_add(1, Ordering::Relaxed);
         return Ok(answer_of(recorded.answer));
     }
-    if let Some(mut gate) = shared.gate(&call) {
+    let mut gate = shared.gate(&call);
+    if let Some(gate) = &mut gate {
         gate.waiting.send_modify(|waiting| *waiting += 1);
         // An error: who closed it is gone.
         let _opened = gate.open.wait_for(|open| *open).await;
     }
-    let answer = shared
-        .upstream
-        .send(self::request(&call, &parts.headers, body)?)
-        .await?;
+    let answer = shared.upstream.send(request(&call, &parts.headers, body)?).await;
+    if let Some(gate) = gate {
+        gate.delivered.send_modify(|delivered| *delivered += 1);
+    }
+    let answer = answer?;
     if call.is_watch() {
         if answer.status() == StatusCode::GONE {
             shared.counts.expired.fetch_add(1, Ordering::Relaxed);

@@ -48,22 +48,13 @@ impl GuardProcess {
         self.program.process()
     }
 
-    /// Its metrics, as they are printed.
-    ///
-    /// # Errors
-    /// If there is no answer.
-    pub async fn metrics(&self) -> anyhow::Result<String> {
-        let (code, body) = http_get(&format!("http://{}/metrics", self.health)).await?;
-        ensure!(code == 200, "{code}: {body}");
-        Ok(body)
-    }
-
     /// The sum of the samples of a metric, with any labels; the name as it is printed, such as `deployer_guard_leader`.
     ///
     /// # Errors
     /// If there is no answer, or no such metric in it.
     pub async fn metric(&self, name: &str) -> anyhow::Result<f64> {
-        let body = self.metrics().await?;
+        let (code, body) = http_get(&format!("http://{}/metrics", self.health)).await?;
+        ensure!(code == 200, "{code}: {body}");
         let samples: Vec<f64> = body
             .lines()
             .filter_map(|line| line.strip_prefix(name))
