@@ -55,7 +55,8 @@ pub(super) struct GuardArgs {
     #[arg(long, env = "DEPLOYER_GUARD_LEASE_DURATION", value_name = "DURATION", default_value = "15s",
           value_parser = parse_go_duration)]
     lease_duration: Duration,
-    /// How often everything is listed and read live, to find what a watch missed
+    /// How often everything is listed, to find what a watch missed; each key with an active deployer is read live every five
+    /// periods
     #[arg(long, env = "DEPLOYER_GUARD_RELIST_PERIOD", value_name = "DURATION", default_value = "1m",
           value_parser = parse_go_duration)]
     relist_period: Duration,

@@ -259,6 +259,7 @@ impl Programmer {
             if differences(&entries_of(Some(found)), &target).is_empty() {
                 break;
             }
+            self.note_differing(&mut state, &judged, found);
             let written = self.write(&mut state, found, &wanted).await;
             stored = self
                 .configurations
@@ -628,6 +629,17 @@ impl Programmer {
         let before = was_taken.or(stored);
         if was_in_force || !state.distrusted.contains_key(version) {
             state.distrusted.insert(version.clone(), before);
+        }
+    }
+
+    /// Before it is put right: that it was wrong must not be forgotten.
+    fn note_differing(&self, state: &mut State, judged: &[Judged], found: &ValidatingWebhookConfiguration) {
+        let stored = entries_of(Some(found));
+        for judged in judged {
+            let entry = judged.entry.as_ref();
+            if entry.is_some_and(|entry| !self.is_stored(&stored, entry)) {
+                self.note_broken(state, &version_of(&judged.policy));
+            }
         }
     }
 

@@ -24,6 +24,9 @@ use crate::webhook::signals::Signals;
 /// Who reports the guard's Events.
 const CONTROLLER: &str = "deployer-guard.io/guard";
 
+/// Relist periods after which a key with an active deployer is read again, although nothing was heard of it.
+const RECHECK: u32 = 5;
+
 /// What a guard is made with.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -110,6 +113,8 @@ pub async fn run(
     let reconciliation = reconciler::Options {
         window: options.window,
         relist: options.settings.relist,
+        // That a namespace is in or out of a policy's selector by now is found by this alone, as is an owner that is finished.
+        recheck: options.settings.relist * RECHECK,
         own_namespace: options.settings.own_namespace.clone(),
         dry_run: options.settings.dry_run,
         ..reconciler::Options::default()

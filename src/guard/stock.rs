@@ -128,11 +128,8 @@ impl<S: Upkeep> StockTaker<S> {
     async fn look_at(&self, watched: &Arc<Watched>) {
         let version = &watched.version;
         let known = *watched.stock_taking();
-        if let Some(known) = known.filter(|known| known.generation == version.generation) {
-            // It was taken before this guard was started.
-            self.board.note(version, |notice| {
-                notice.stock_taken.get_or_insert(known.completed_at);
-            });
+        if known.is_some_and(|known| known.generation == version.generation) {
+            // It was taken before this guard was started. Whether that still counts is for who reads the stored entries to say.
             return;
         }
         let notice = self.board.read(version);

@@ -23,7 +23,8 @@ use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
 use tokio::time::sleep;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_deployer-guard");
+/// The program under test.
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_deployer-guard");
 /// How long anything may take that needs no window to pass, on a machine that does much else.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 

@@ -155,6 +155,7 @@ impl ControlPlaneBuilder {
             supervisor,
             bin: bin.to_owned(),
             etcd,
+            etcd_url: format!("http://127.0.0.1:{etcd_port}"),
             api_servers,
             controller_manager: None,
         };

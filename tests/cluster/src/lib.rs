@@ -2,7 +2,7 @@
 //!
 //! [`ControlPlane`] starts etcd, one or more kube-apiservers on it and, on request, kube-controller-manager, built from
 //! their Go modules by `build.sh` on first use. [`WebhookProcess`] runs a webhook binary, [`Balancer`] stands before
-//! several of them as a Service would, [`GuardProcess`] runs a guard, [`Pki`] makes their certificates, [`StoreWatch`] is the witness that never two
+//! several of them as a Service would, [`GuardProcess`] runs a guard, [`ApiProxy`] shows it an old world, [`Pki`] makes their certificates, [`StoreWatch`] is the witness that never two
 //! pods were active for one key, and [`objects`] has the small things that every test does.
 //!
 //! # Guarantees
@@ -16,6 +16,7 @@
 //! Linux, bash, util-linux (`setsid`, `setpriv`, `flock`) and, for the first build, Go. No root, no network once built.
 
 mod active;
+mod api_proxy;
 mod balancer;
 mod builder;
 mod churn;
@@ -37,6 +38,7 @@ mod wait;
 mod webhook;
 
 pub use active::{Life, PodRef, Report, Violation};
+pub use api_proxy::{ApiProxy, Call, Held};
 pub use balancer::{Balancer, Connection};
 pub use builder::ControlPlaneBuilder;
 pub use churn::Churn;

@@ -10,8 +10,8 @@ use anyhow::Context;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::api::PostParams;
-use kube::{Api, Client};
-use serde_json::Value;
+use kube::{Api, Client, Config};
+use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::builder::{ControlPlaneBuilder, READY_LIMIT};
@@ -42,6 +42,7 @@ pub struct ControlPlane {
     pub(crate) supervisor: Arc<Supervisor>,
     pub(crate) bin: PathBuf,
     pub(crate) etcd: Process,
+    pub(crate) etcd_url: String,
     pub(crate) api_servers: Vec<ApiServer>,
     pub(crate) controller_manager: Option<Process>,
 }
@@ -242,6 +243,28 @@ impl ControlPlane {
             Program::Etcd => self.wait_ready(0).await,
             Program::ControllerManager => self.wait_controller_manager().await,
         }
+    }
+
+    /// Makes etcd forget all history before this moment, as an API server does every few minutes: who asks for older events gets 410,
+    /// unless an API server still has them in memory.
+    ///
+    /// # Errors
+    /// If etcd does not answer, or refuses.
+    pub async fn compact(&self) -> anyhow::Result<()> {
+        let mut config = Config::new(self.etcd_url.parse().context("etcd's address")?);
+        config.default_retry = false;
+        let client = Client::try_from(config)?;
+        let ask = async |path: &str, body: Value| {
+            let request = http::Request::post(path).body(serde_json::to_vec(&body)?)?;
+            anyhow::Ok(client.request::<Value>(request).await?)
+        };
+        // Base64 of a key that need not be there: every answer names the revision.
+        let read = ask("/v3/kv/range", json!({ "key": "Lw==" })).await?;
+        let revision = &read["header"]["revision"];
+        ask("/v3/kv/compaction", json!({ "revision": revision, "physical": true }))
+            .await
+            .with_context(|| format!("compacting etcd at {revision}"))?;
+        Ok(())
     }
 
     /// Waits until API server `i` says that it is ready, which needs etcd, and namespace `default` is there.
