@@ -316,7 +316,7 @@ fn a_claim_that_is_being_deleted_is_not_removed_again() {
     let mut snapshot = read(free(), []);
     snapshot.memory.unchanged_since = Some(Duration::ZERO);
     let now = Now {
-        monotonic: Duration::from_secs(100 * 365 * 86_400),
+        monotonic: Duration::from_hours(100 * 365 * 24),
         ..NOW
     };
     let actions = |snapshot: &Snapshot| plan(snapshot, &terms(), now).actions;
