@@ -31,6 +31,15 @@ async fn merge(ground: &Ground, entries: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The entries, edited so that the webhook is never called.
+fn never(entries: &[Value]) -> Vec<Value> {
+    let mut edited = entries.to_vec();
+    for entry in &mut edited {
+        entry["matchConditions"] = json!([{ "name": "never", "expression": "false" }]);
+    }
+    edited
+}
+
 /// Waits until a policy's condition `Enforced` has this reason.
 async fn enforced(ground: &Ground, policy: &str, reason: &str) -> anyhow::Result<()> {
     until(&format!("{policy} to say {reason}"), SOON, async || {
@@ -61,11 +70,7 @@ fn a_duplicate_that_came_in_past_a_broken_configuration_is_removed_and_the_confi
         let right = entries(&ground).await?;
 
         // Guards that run put it right in a moment; these begin when it has happened.
-        let mut edited = right.clone();
-        for entry in &mut edited {
-            entry["matchConditions"] = json!([{ "name": "never", "expression": "false" }]);
-        }
-        for (name, broken) in [("emptied-2", json!([])), ("edited-2", json!(edited))] {
+        for (name, broken) in [("emptied-2", json!([])), ("edited-2", json!(never(&right)))] {
             for guard in &ground.stage.guards {
                 guard.process().kill()?;
             }
@@ -144,6 +149,18 @@ fn a_policy_that_is_refused_lets_in_its_own_alone() {
         for (name, uid) in uids {
             ensure!(ground.uid(name).await? == uid, "{name} was replaced");
         }
+
+        // A guard that runs mends an entry in a moment, in which others may have come in.
+        let right = entries(&ground).await?;
+        ensure!(ground.is_stock_taken(P).await?);
+        merge(&ground, &json!(never(&right))).await?;
+        until("the entry to be mended, and stock to be taken anew", SOON, async || {
+            ensure!(entries(&ground).await? == right, "it is not mended");
+            ensure!(!ground.is_stock_taken(P).await?, "stock is said to be taken");
+            Ok(())
+        })
+        .await
+        .map_err(|error| ground.blame(error))?;
         ground.end_with(&["refused-2"]).await.map(drop)
     });
 }
