@@ -268,7 +268,11 @@ impl<S: Upkeep> Examiner<S> {
         {
             self.stock.taken(&self.board, version);
         }
-        Ok(Round::Ended(self.rest(rules, reading, now)))
+        Ok(Round::Ended(if plan.actions.is_empty() {
+            self.rest(rules, reading, now)
+        } else {
+            Examined::Again(self.recheck)
+        }))
     }
 
     /// How long until time alone may have changed something.

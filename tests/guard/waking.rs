@@ -109,6 +109,8 @@ async fn a_wake_whose_answer_is_lost_is_done_again() {
         Fault::Fail(Failure::Forbidden("a rule is missing".into())),
     );
     let guard = Guard::start(&store);
+    // What is refused for good is tried again at the next look.
+    sleep(Duration::from_mins(6)).await;
     until("woken", || guard.has_told("OwnerWoken")).await;
     assert_eq!(store.calls(Op::Annotate).len(), 3);
 }
