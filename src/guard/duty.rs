@@ -128,7 +128,7 @@ impl<S: Upkeep> Duty<S> {
         }
     }
 
-    /// Makes the lists, for ever: once a period, sooner or later by a tenth, so that guards and policies do not go together; and when
+    /// Makes the lists, for ever: once a period, later by up to a tenth, so that guards do not go together, and never sooner; and when
     /// this guard begins to lead.
     pub(super) async fn list(&self) {
         for round in 1_u64.. {
@@ -156,9 +156,9 @@ impl<S: Upkeep> Duty<S> {
     }
 }
 
-/// The period, a tenth more or less.
+/// The period, or up to a tenth more.
 fn jittered(period: Duration, round: u64) -> Duration {
     let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), round);
-    let part = u32::try_from(seed % 201).unwrap_or_default();
-    period * (900 + part) / 1000
+    let part = u32::try_from(seed % 101).unwrap_or_default();
+    period * (1000 + part) / 1000
 }

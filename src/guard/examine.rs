@@ -1,6 +1,7 @@
 //! The examination of one key: read live, planned, the first action carried out, and again until none is left.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -23,7 +24,7 @@ use crate::api::claim::{Outcome, PolicyReference};
 use crate::api::policy::{Leftovers, Wake};
 use crate::cluster::store::{ReadError, WriteError};
 use crate::cluster::upkeep::Upkeep;
-use crate::domain::leftovers::{Action, Change, Finding, Now, Plan, Terms, plan};
+use crate::domain::leftovers::{Action, Change, Finding, Now, Plan, Terms, plan as plan_for};
 use crate::domain::policy::Policy;
 use crate::telemetry::metrics::Metrics;
 
@@ -33,6 +34,8 @@ const MAX_ROUNDS: usize = 32;
 const SOON: Duration = Duration::from_millis(50);
 /// Time that a watch gets to show the last state of a pod that is gone: its outcome.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// For how long a policy that was read live tells that there is nothing to do. Whatever is done is planned on a read of its own.
+const FRESH: Duration = Duration::from_secs(30);
 /// Longest time until a claim that nothing happens to is looked at again.
 const LONGEST_REST: Duration = Duration::from_hours(6);
 
@@ -54,7 +57,16 @@ pub(super) struct Examiner<S> {
     pub(super) recheck: Duration,
     /// No action is begun any more.
     pub(super) stop: CancellationToken,
+    /// Policies as they were last read.
+    pub(super) recent: Recent,
 }
+
+/// Policies by name, each with when the read of it began.
+type Read = HashMap<Arc<str>, (Instant, Arc<Rules>)>;
+
+/// Policies as they were last read.
+#[derive(Default)]
+pub(super) struct Recent(Mutex<Read>);
 
 /// What a round came to.
 enum Round {
@@ -64,8 +76,8 @@ enum Round {
     Ended(Examined),
 }
 
-/// The policy of a key, as it is stored at this moment.
-struct Rules {
+/// The policy of a key, as it was read.
+pub(super) struct Rules {
     /// `None`: there is no such policy any more.
     policy: Option<Arc<Policy>>,
     uid: String,
@@ -109,12 +121,28 @@ impl<S: Upkeep> Examiner<S> {
             monotonic: self.lookout.now(),
             wall: Timestamp::now(),
         };
-        let Some(rules) = self.rules(spot).await? else {
+        let recent = self.recent(spot);
+        let is_recent = recent.is_some();
+        let Some(mut rules) = (match recent {
+            Some(rules) => Some(rules),
+            None => self.rules(spot).await?,
+        }) else {
             // The policy says itself what is wrong with it.
             return Ok(Round::Ended(Examined::AtRest));
         };
         let reading = self.reader.read(spot, rules.policy.as_deref(), now.monotonic).await?;
-        let plan = plan(&reading.snapshot, &rules.terms, now);
+        let mut plan = plan_for(&reading.snapshot, &rules.terms, now);
+        if is_recent && !plan.actions.is_empty() {
+            let Some(stored) = self.rules(spot).await? else {
+                return Ok(Round::Ended(Examined::AtRest));
+            };
+            if stored.version != rules.version {
+                // What was read was judged by another version; the one that is stored serves from now on.
+                return Ok(Round::Again);
+            }
+            plan = plan_for(&reading.snapshot, &stored.terms, now);
+            rules = stored;
+        }
         let subject = subject(&reading);
         let about = About {
             spot,
@@ -157,8 +185,28 @@ impl<S: Upkeep> Examiner<S> {
         })
     }
 
+    /// The policy as it was read a moment ago, if the watch shows no other version.
+    fn recent(&self, spot: &Spot) -> Option<Arc<Rules>> {
+        let (read, rules) = self.recent.lock().get(&spot.policy).cloned()?;
+        let watched = self.lookout.policies().get(&spot.policy).cloned()?;
+        (read.elapsed() < FRESH && rules.version.as_ref() == Some(&watched.version)).then_some(rules)
+    }
+
     /// The policy, live: it may be in another mode by now. `None`: it cannot be used.
-    async fn rules(&self, spot: &Spot) -> Result<Option<Rules>, ReadError> {
+    async fn rules(&self, spot: &Spot) -> Result<Option<Arc<Rules>>, ReadError> {
+        let begun = Instant::now();
+        let rules = self.read_rules(spot).await?.map(Arc::new);
+        let mut recent = self.recent.lock();
+        match &rules {
+            Some(rules) if rules.version.is_some() => {
+                recent.insert(Arc::clone(&spot.policy), (begun, Arc::clone(rules)));
+            }
+            _ => drop(recent.remove(&spot.policy)),
+        }
+        Ok(rules)
+    }
+
+    async fn read_rules(&self, spot: &Spot) -> Result<Option<Rules>, ReadError> {
         let Some(stored) = within("the policy", self.store.policy(&spot.policy)).await? else {
             return Ok(Some(Rules::without_policy(spot)));
         };
@@ -338,6 +386,12 @@ impl<S: Upkeep> Examiner<S> {
             }
         }
         None
+    }
+}
+
+impl Recent {
+    fn lock(&self) -> MutexGuard<'_, Read> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::apply::Hand;
 use super::board::{Board, Leads};
 use super::duty::Duty;
-use super::examine::Examiner;
+use super::examine::{Examiner, Recent};
 use super::lookout::Lookout;
 use super::queue::{Queue, work};
 use super::reading::Reader;
@@ -34,7 +34,7 @@ use crate::telemetry::metrics::Metrics;
 pub struct Options {
     /// How long an admitted pod that nobody can find is believed to be on its way.
     pub window: Window,
-    /// How often each policy's pods are listed, to find what a watch missed; a tenth more or less.
+    /// How often each policy's pods are listed, to find what a watch missed; up to a tenth later.
     pub relist: Duration,
     /// How often a key with an active deployer is examined although nothing was heard of it: an owner that is finished is found by
     /// that alone.
@@ -154,6 +154,7 @@ impl<S: Upkeep> Reconciler<S> {
             dry_run: options.dry_run,
             recheck: options.recheck,
             stop: stop.clone(),
+            recent: Recent::default(),
         };
         let taker = StockTaker {
             lookout: Arc::clone(&lookout),

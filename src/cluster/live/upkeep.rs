@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
-use kube::core::{DynamicObject, PartialObjectMeta};
+use kube::core::DynamicObject;
 use kube::discovery::Scope;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Config, Event, watcher};
@@ -21,22 +21,24 @@ use crate::cluster::upkeep::{Fence, Listed, Upkeep, Watch};
 
 /// Objects in one page of a list, and of the list that a watch begins with.
 const PAGE: u32 = 500;
+/// Pods in one page of the list that a watch of pods begins with: those come in full, and a page of them is in memory at a time.
+const WHOLE_PODS: u32 = 50;
 /// Pods that are neither Succeeded nor Failed.
 const ACTIVE: &str = "status.phase!=Succeeded,status.phase!=Failed";
 /// Times that a list begins anew because its pages expired while it was read.
 const MAX_LISTS: usize = 3;
 
 impl LiveStore {
-    /// Lists metadata alone, page by page. Pages that expired (410) begin the list anew.
+    /// Lists metadata alone, page by page: the API server sends nothing else. Pages that expired (410) begin the list anew.
     async fn roll<K>(&self, params: ListParams, kind: &'static str) -> Result<Vec<Listed>, Failure>
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
-        let api: Api<PartialObjectMeta<K>> = Api::all(self.client.clone());
+        let api: Api<K> = Api::all(self.client.clone());
         let first = params.limit(PAGE);
         let (mut params, mut rolled, mut lists) = (first.clone(), Vec::new(), 1);
         loop {
-            let page = match self.count("list", kind, api.list(&params).await) {
+            let page = match self.count("list", kind, api.list_metadata(&params).await) {
                 Err(Failure::Answered { code: 410, .. }) if lists < MAX_LISTS => {
                     (params, rolled, lists) = (first.clone(), Vec::new(), lists + 1);
                     continue;
@@ -51,12 +53,12 @@ impl LiveStore {
         }
     }
 
-    fn follow<K>(&self, api: Api<K>, config: Config, kind: &'static str) -> Watch<K>
+    fn follow<K>(&self, api: Api<K>, config: Config, page: u32, kind: &'static str) -> Watch<K>
     where
         K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
     {
         let metrics = std::sync::Arc::clone(&self.metrics);
-        let events = watcher(api, config.page_size(PAGE)).default_backoff();
+        let events = watcher(api, config.page_size(page)).default_backoff();
         events
             .map(move |event| {
                 event.map_err(|error| {
@@ -148,17 +150,17 @@ impl Upkeep for LiveStore {
     }
 
     fn watch_claims(&self) -> Watch<DeployerClaim> {
-        self.follow(Api::all(self.client.clone()), Config::default(), "deployerclaim")
+        self.follow(Api::all(self.client.clone()), Config::default(), PAGE, "deployerclaim")
     }
 
     fn watch_pods(&self, label_selector: &str) -> Watch<Value> {
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &self.pod);
-        let events = self.follow(api, Config::default().labels(label_selector), "pod");
+        let events = self.follow(api, Config::default().labels(label_selector), WHOLE_PODS, "pod");
         events.map(|event| event.and_then(to_value)).boxed()
     }
 
     fn watch_policies(&self) -> Watch<DeployerPolicy> {
-        self.follow(Api::all(self.client.clone()), Config::default(), "deployerpolicy")
+        self.follow(Api::all(self.client.clone()), Config::default(), PAGE, "deployerpolicy")
     }
 }
 
