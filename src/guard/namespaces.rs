@@ -16,12 +16,15 @@ use crate::cluster::webhook_configuration::never_matched;
 /// How long the labels of a namespace are believed.
 const FRESH: Duration = Duration::from_mins(5);
 
+/// The labels of a namespace, and when they were asked for.
+type Asked = (BTreeMap<String, String>, Instant);
+
 /// The labels of namespaces, as they were last asked for.
 #[derive(Debug)]
 pub(super) struct Namespaces<S> {
     store: Arc<S>,
     own: String,
-    labels: Mutex<HashMap<Arc<str>, (BTreeMap<String, String>, Instant)>>,
+    labels: Mutex<HashMap<Arc<str>, Asked>>,
 }
 
 /// Namespaces that a policy does not speak of, and those of which that could not be asked.
