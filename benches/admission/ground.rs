@@ -5,13 +5,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::ensure;
-use deployer_guard::api::DeployerPolicy;
+use deployer_guard::cluster::webhook_configuration::{stocked, unstocked};
 use deployer_guard_testkit::objects::{apply_yaml, create_pod_with, make_namespace};
 use deployer_guard_testkit::{ControlPlane, NAMESPACE, Stage, WebhookProcess, free_ports, until};
-use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::common::desk::program;
@@ -23,6 +22,8 @@ const POLICY: &str = include_str!("../../policies/openshift-deploymentconfig.yam
 const LIMIT: Duration = Duration::from_secs(30);
 /// Who applies objects.
 const MANAGER: &str = "bench";
+/// The configuration of deployer-guard.
+const OURS: &str = "deployer-guard";
 
 /// Dropping it ends everything.
 pub(crate) struct Ground {
@@ -83,19 +84,27 @@ impl Ground {
         })
     }
 
-    /// Notes on the policy that stock was taken under it, as the guard does, or takes that note away.
+    /// Makes the entries of policies say that stock was taken, as the guard does, or not.
     pub(crate) async fn note_stock(&self, taken: bool) -> anyhow::Result<()> {
-        let api: Api<DeployerPolicy> = Api::all(self.stage.plane.client(0));
-        for policy in api.list(&kube::api::ListParams::default()).await? {
-            let noted = json!({"generation": policy.metadata.generation, "completedAt": Timestamp::now()});
-            let status = json!({"status": {"stockTaking": taken.then_some(noted)}});
-            let name = policy.metadata.name.unwrap_or_default();
-            api.patch_status(&name, &PatchParams::default(), &Patch::Merge(status))
-                .await?;
+        let api: Api<ValidatingWebhookConfiguration> = Api::all(self.stage.plane.client(0));
+        let mut stored = api.get(OURS).await?;
+        for entry in stored.webhooks.iter_mut().flatten() {
+            let plain = unstocked(entry);
+            let is_policys = plain
+                .client_config
+                .url
+                .as_ref()
+                .is_some_and(|url| url.contains("/admit/"));
+            *entry = if taken && is_policys { stocked(&plain) } else { plain };
         }
-        // The replica hears of it by its watch.
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        Ok(())
+        api.replace(OURS, &PostParams::default(), &stored).await?;
+        // The API server follows configurations in the order of their versions: one that does what came after it knows of it.
+        api.delete(&name(Side::Deny), &DeleteParams::default()).await?;
+        self.wait_denied(false).await?;
+        if let Some(deny) = self.configurations.last() {
+            apply_yaml(&self.stage.plane.client(0), deny, MANAGER).await?;
+        }
+        self.wait_denied(true).await
     }
 
     /// Puts all configurations in force.

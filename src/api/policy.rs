@@ -114,15 +114,6 @@ pub struct DeployerPolicySpec {
     pub leftovers: Leftovers,
 }
 
-impl DeployerPolicy {
-    /// Whether stock was taken under this very version of the policy.
-    #[must_use]
-    pub fn is_stock_taken(&self) -> bool {
-        let taken = self.status.as_ref().and_then(|status| status.stock_taking);
-        taken.is_some_and(|taken| self.metadata.generation == Some(taken.generation))
-    }
-}
-
 impl DeployerPolicySpec {
     /// `reruns` with its default filled in.
     #[must_use]

@@ -46,13 +46,17 @@ pub fn never_matched(own_namespace: &str) -> [&str; 2] {
 /// What the webhook says of a dry run of a policy's status, in a warning: that it was asked.
 pub const ANSWERS: &str = "deployer-guard answers for DeployerPolicy";
 
+/// The end of the path under a version of a policy under which stock was taken.
+pub const STOCKED: &str = "stocked";
+
 /// The name of a policy's entry.
 #[must_use]
 pub fn webhook_name(policy: &str) -> String {
     format!("{policy}.{POLICY_WEBHOOK}")
 }
 
-/// The path that requests under a policy go to: it says which version of the policy the API server knows.
+/// The path that requests under a policy go to: it says which version of the policy the API server knows. It does not say that
+/// stock was taken; see [`stocked`].
 #[must_use]
 pub fn admit_path(policy: &Policy) -> String {
     let Policy {
@@ -91,6 +95,34 @@ pub fn generate(
         },
         webhooks: Some(webhooks),
     }
+}
+
+/// The same entry, which says in its URL that stock was taken under this version of the policy, and that the entry has stood in the
+/// stored configuration without a break since before that. So this truth goes with the entry, in one write, whoever changes it.
+#[must_use]
+pub fn stocked(plain: &ValidatingWebhook) -> ValidatingWebhook {
+    let mut entry = plain.clone();
+    let client = &mut entry.client_config;
+    let service = client.service.as_mut().and_then(|service| service.path.as_mut());
+    for path in client.url.iter_mut().chain(service) {
+        path.push('/');
+        path.push_str(STOCKED);
+    }
+    entry
+}
+
+/// An entry that does not say that stock was taken, whatever it said before.
+#[must_use]
+pub fn unstocked(entry: &ValidatingWebhook) -> ValidatingWebhook {
+    let mut entry = entry.clone();
+    let client = &mut entry.client_config;
+    let service = client.service.as_mut().and_then(|service| service.path.as_mut());
+    for path in client.url.iter_mut().chain(service) {
+        if let Some(plain) = path.strip_suffix(STOCKED).and_then(|path| path.strip_suffix('/')) {
+            *path = plain.to_owned();
+        }
+    }
+    entry
 }
 
 fn client_config(backend: &Backend, ca_bundle: Option<&[u8]>, path: &str) -> WebhookClientConfig {

@@ -56,8 +56,6 @@ pub struct Policy {
     pub has_generation: bool,
     /// What becomes of leftovers.
     pub leftovers: Leftovers,
-    /// The guard has taken stock under this very version. Once it is true of a version it stays true, so it may be known from a watch.
-    pub stock_taken: bool,
     namespace_selector: Selector,
     object_selector: Selector,
     conditions: Vec<Condition>,

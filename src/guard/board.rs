@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::api::policy::PolicyCounts;
@@ -31,13 +31,38 @@ pub struct PolicyVersion {
 /// What is known of one version of a policy.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Notice {
-    /// Since when, without a break, this guard has found the entry of this very version in the stored webhook configuration.
-    /// `None`: it is not there, or nobody looked yet.
+    /// Since when the entry of this very version has stood in the stored webhook configuration without a break, exactly as it is to
+    /// be, as far as this guard can be sure. `None`: it does not stand there, or nobody looked yet.
     pub in_force_since: Option<Instant>,
+    /// The stored entry says that stock was taken, and this guard knows no reason to doubt that.
+    pub stocked: bool,
     /// Counts of the last round.
     pub counts: Option<PolicyCounts>,
-    /// When every deployer that came in before the policy was in force had a claim or was reported.
-    pub stock_taken: Option<Timestamp>,
+    /// This guard has taken stock, and the stored entry is to say so; see [`Notice::is_stock_taken`].
+    pub stock_taken: Option<StockTaken>,
+}
+
+/// Every deployer that came in before the policy was in force had a claim or was reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StockTaken {
+    /// The [`Notice::in_force_since`] under which stock was taken. It says nothing of another time in force.
+    pub in_force_since: Instant,
+    /// When it was over.
+    pub at: Timestamp,
+}
+
+impl Notice {
+    /// Whether this guard has taken stock while the entry was in force as it still is, without a break.
+    #[must_use]
+    pub fn is_stock_taken(&self) -> bool {
+        self.stock_taken
+            .is_some_and(|taken| self.in_force_since == Some(taken.in_force_since))
+    }
+
+    /// The entry did not stand as it is to be: whoever came in meanwhile was not seen.
+    pub(super) fn broken(&mut self) {
+        (self.in_force_since, self.stocked, self.stock_taken) = (None, false, None);
+    }
 }
 
 /// The board on which the rooms of one guard leave what others need. Forgets versions that are gone.
@@ -45,6 +70,7 @@ pub struct Notice {
 pub struct Board {
     notices: Mutex<HashMap<PolicyVersion, Notice>>,
     changed: watch::Sender<()>,
+    stock_taken: Notify,
 }
 
 impl Default for Board {
@@ -52,6 +78,7 @@ impl Default for Board {
         Self {
             notices: Mutex::default(),
             changed: watch::Sender::new(()),
+            stock_taken: Notify::new(),
         }
     }
 }
@@ -74,6 +101,28 @@ impl Board {
         if differs {
             self.changed.send_replace(());
         }
+    }
+
+    /// Stock was taken under a version while it was in force since then. False if it is not in force since then any more: that
+    /// stock-taking is worth nothing.
+    pub(super) fn note_stock(&self, version: &PolicyVersion, in_force_since: Instant) -> bool {
+        let mut taken = false;
+        self.note(version, |notice| {
+            taken = notice.in_force_since == Some(in_force_since);
+            if taken {
+                let at = Timestamp::now();
+                notice.stock_taken = Some(StockTaken { in_force_since, at });
+            }
+        });
+        if taken {
+            self.stock_taken.notify_one();
+        }
+        taken
+    }
+
+    /// Told when stock was taken under a version: its entry is to say so.
+    pub(super) fn stock_taken(&self) -> &Notify {
+        &self.stock_taken
     }
 
     /// Forgets every version that is not among these.
@@ -108,7 +157,7 @@ mod tests {
     fn others_are_told_of_what_makes_a_difference_alone() {
         let board = Board::default();
         let mut told = board.subscribe();
-        board.note(&version(1), |notice| notice.stock_taken = None);
+        board.note(&version(1), |notice| notice.stocked = false);
         assert!(!told.has_changed().unwrap());
         board.note(&version(1), |notice| notice.counts = Some(PolicyCounts::default()));
         assert!(told.has_changed().unwrap());
@@ -117,12 +166,28 @@ mod tests {
         assert!(!told.has_changed().unwrap());
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn stock_is_taken_of_one_time_in_force_alone() {
+        let board = Board::default();
+        let first = Instant::now();
+        assert!(!board.note_stock(&version(1), first), "it is not in force");
+        board.note(&version(1), |notice| notice.in_force_since = Some(first));
+        assert!(!board.read(&version(1)).is_stock_taken());
+        assert!(board.note_stock(&version(1), first));
+        assert!(board.read(&version(1)).is_stock_taken());
+        tokio::time::advance(std::time::Duration::from_secs(1)).await;
+        let again = Instant::now();
+        board.note(&version(1), |notice| notice.in_force_since = Some(again));
+        assert!(!board.read(&version(1)).is_stock_taken(), "of the time before");
+        assert!(!board.note_stock(&version(1), first));
+    }
+
     #[test]
     fn versions_that_are_gone_are_forgotten() {
         let board = Board::default();
         for generation in [1, 2] {
             board.note(&version(generation), |notice| {
-                notice.stock_taken = Some(Timestamp::UNIX_EPOCH);
+                notice.stocked = true;
             });
         }
         board.keep(&[version(2)]);

@@ -2,21 +2,21 @@
 //!
 //! Every guard reads; the one that leads writes. A write is based on live reads: of the configuration, on whose version it is
 //! conditional, and of each policy whose entry it would change. All entries are written at once, so none is missing for a moment
-//! because another changes.
+//! because another changes. What stands in the configuration is looked at as it was read, before it is put right: see [`in_force`].
 
 pub mod acceptance;
 pub mod ca_bundle;
 pub mod entries;
+mod in_force;
 pub mod known;
 mod left_out;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::{ValidatingWebhook, ValidatingWebhookConfiguration};
 use kube::{Client, ResourceExt};
 use tokio::sync::{Mutex, Notify, watch};
@@ -25,9 +25,10 @@ use tokio::time::{Instant, sleep};
 use self::acceptance::Acceptance;
 use self::ca_bundle::CaBundle;
 use self::entries::{differences, fingerprint, merged, policy_of, same_but_for_the_bundle};
+use self::in_force::{Forms, InForce};
 use self::known::{Known, version_of};
 use self::left_out::{LeftOut, Why};
-use super::board::{Board, Leads, PolicyVersion};
+use super::board::{Board, Leads, Notice};
 use super::policy_standing::{Accepted, Enforced, Standing, Standings, StandingsSender};
 use crate::api::DeployerPolicy;
 use crate::cluster::configurations::{ConfigurationError, Configurations};
@@ -77,7 +78,7 @@ enum RoundError {
 struct Judged {
     policy: DeployerPolicy,
     accepted: Accepted,
-    entry: Option<ValidatingWebhook>,
+    entry: Option<Forms>,
 }
 
 /// What the room shares with others.
@@ -113,8 +114,7 @@ pub struct Programmer {
 struct State {
     acceptance: Acceptance,
     left_out: LeftOut,
-    /// Versions whose entry was found missing, and when stock had been taken under them by then: not again on that word.
-    distrusted: HashMap<PolicyVersion, Option<Timestamp>>,
+    in_force: InForce,
     /// What was written last: what differs from it was changed by others.
     written: Option<Vec<String>>,
     missing_told: bool,
@@ -144,7 +144,7 @@ impl Programmer {
             state: Mutex::new(State {
                 acceptance: Acceptance::new(client, store),
                 left_out: LeftOut::default(),
-                distrusted: HashMap::new(),
+                in_force: InForce::default(),
                 written: None,
                 missing_told: false,
             }),
@@ -187,6 +187,7 @@ impl Programmer {
             };
             tokio::select! {
                 () = self.wake.notified() => {}
+                () = self.board.stock_taken().notified() => {}
                 () = self.known.changed.notified() => {}
                 Ok(()) = leading.changed() => {}
                 () = sleep(pause) => continue,
@@ -196,8 +197,8 @@ impl Programmer {
         }
     }
 
-    /// Watches the configuration until `stop`: each change is a reason for a round, and where an entry is missing even for a
-    /// moment the board says so.
+    /// Watches the configuration until `stop`: each change is a reason for a round, and where an entry is not as it is to be even for
+    /// a moment the board says so.
     pub async fn watch(&self, mut stop: watch::Receiver<bool>) {
         let watching = async {
             loop {
@@ -220,7 +221,7 @@ impl Programmer {
         self.wake.notify_one();
         while let Some(configuration) = changes.next().await {
             let mut state = self.state.lock().await;
-            self.note_missing(&mut state, &entries_of(configuration.as_ref()));
+            state.in_force.heard(&self.board, configuration.as_ref());
             drop(state);
             self.wake.notify_one();
         }
@@ -243,9 +244,10 @@ impl Programmer {
             }
             Err(why) => return Err(read("the webhook configuration")(why)),
         };
+        self.look(&mut state, &judged, stored.as_ref());
         for _ in 0..CONFLICTS {
             let Some(found) = &stored else { break };
-            let differing = differences(&entries_of(Some(found)), &wanted(&self.generated(&judged)));
+            let differing = differences(&entries_of(Some(found)), &self.wanted(&state));
             if differing.is_empty() || !self.leads.leads() {
                 break;
             }
@@ -254,18 +256,19 @@ impl Programmer {
                 self.known.read(policy).await.map_err(read("a policy"))?;
             }
             judged = self.judge(&mut state).await?;
-            let wanted = wanted(&self.generated(&judged));
+            self.look(&mut state, &judged, stored.as_ref());
+            let wanted = self.wanted(&state);
             let target = state.left_out.without(&wanted, &entries_of(Some(found)));
             if differences(&entries_of(Some(found)), &target).is_empty() {
                 break;
             }
-            self.note_differing(&mut state, &judged, found);
             let written = self.write(&mut state, found, &wanted).await;
             stored = self
                 .configurations
                 .read()
                 .await
                 .map_err(read("the webhook configuration"))?;
+            self.look(&mut state, &judged, stored.as_ref());
             match written {
                 Ok(()) if self.settings.dry_run => break,
                 Ok(()) => {}
@@ -290,7 +293,7 @@ impl Programmer {
         self.tell(&mut state, &judged, stored.as_ref(), None);
         let settled = stored.is_none_or(|stored| {
             let stored = entries_of(Some(&stored));
-            let wanted = wanted(&self.generated(&judged));
+            let wanted = self.wanted(&state);
             !self.leads.leads() || differences(&stored, &state.left_out.without(&wanted, &stored)).is_empty()
         });
         if !settled && !self.settings.dry_run {
@@ -337,13 +340,24 @@ impl Programmer {
             .map(|entry| (entry.name.clone(), entry))
             .collect();
         for judged in &mut judged {
-            judged.entry = entries.remove(&webhook_name(&judged.policy.name_any()));
+            let plain = entries.remove(&webhook_name(&judged.policy.name_any()));
+            judged.entry = plain.map(|plain| Forms::new(version_of(&judged.policy), plain));
         }
         Ok(judged)
     }
 
-    /// The entries of these policies, and the one that judges policies first.
-    fn generated(&self, judged: &[Judged]) -> (ValidatingWebhook, Vec<ValidatingWebhook>) {
+    /// Looks at the configuration as it was just read, and compares it with what these policies want.
+    fn look(&self, state: &mut State, judged: &[Judged], stored: Option<&ValidatingWebhookConfiguration>) {
+        for judged in judged.iter().filter(|judged| judged.entry.is_none()) {
+            self.board.note(&version_of(&judged.policy), Notice::broken);
+        }
+        let wanted = judged.iter().filter_map(|judged| judged.entry.clone()).collect();
+        state.in_force.want(wanted);
+        state.in_force.look(&self.board, stored, self.leads.leads());
+    }
+
+    /// The entries that are to stand in place of what was looked at: the one that judges policies first.
+    fn wanted(&self, state: &State) -> Vec<ValidatingWebhook> {
         let bundle = self.ca_bundle.current();
         let Settings {
             backend,
@@ -352,13 +366,8 @@ impl Programmer {
             ..
         } = &self.settings;
         let alone = generate(&[], backend, bundle.as_deref(), own_namespace, name);
-        let first = alone
-            .webhooks
-            .unwrap_or_default()
-            .into_iter()
-            .next()
-            .unwrap_or_default();
-        (first, judged.iter().filter_map(|judged| judged.entry.clone()).collect())
+        let first = alone.webhooks.into_iter().flatten().take(1);
+        first.chain(state.in_force.targets(&self.board)).collect()
     }
 
     /// Writes what is wanted, less what is left out; learns what has to be left out.
@@ -378,28 +387,33 @@ impl Programmer {
         match self.write_exactly(state, found, &target).await {
             Err(ConfigurationError::Refused(text)) => self.find_refused(state, found, &target, &text).await,
             Err(ConfigurationError::TooLarge(text)) => self.fit(state, found, &target, &text).await,
-            result => result,
+            result => result.map(drop),
         }
     }
 
-    /// Makes these all of our entries.
+    /// Makes these all of our entries, if it still is what was found. Gives what it is then.
     async fn write_exactly(
         &self,
         state: &mut State,
         found: &ValidatingWebhookConfiguration,
         target: &[ValidatingWebhook],
-    ) -> Result<(), ConfigurationError> {
+    ) -> Result<ValidatingWebhookConfiguration, ConfigurationError> {
         if !self.leads.leads() {
             return Err(ConfigurationError::Conflict);
         }
         let written = match self.configurations.apply(found, target, false).await {
             // Another manager owns what we would take away.
             Ok(written) if !differences(&entries_of(Some(&written)), target).is_empty() => {
-                self.replace_all(&written, target).await?
+                state.in_force.wrote(&self.board, found, &written);
+                self.replace_all(state, &written, target).await?
             }
             // Or a part of it: without ours, the rest makes no sense.
-            Err(ConfigurationError::Refused(_)) => self.replace_all(found, target).await?,
-            result => result?,
+            Err(ConfigurationError::Refused(_)) => self.replace_all(state, found, target).await?,
+            result => {
+                let written = result?;
+                state.in_force.wrote(&self.board, found, &written);
+                written
+            }
         };
         let differing = differences(&entries_of(Some(&written)), target);
         if !differing.is_empty() {
@@ -414,12 +428,13 @@ impl Programmer {
             "wrote the webhook configuration"
         );
         state.written = Some(fingerprints(target));
-        Ok(())
+        Ok(written)
     }
 
     /// Makes these all of our entries, whoever owns a part of them.
     async fn replace_all(
         &self,
+        state: &mut State,
         found: &ValidatingWebhookConfiguration,
         target: &[ValidatingWebhook],
     ) -> Result<ValidatingWebhookConfiguration, ConfigurationError> {
@@ -427,7 +442,9 @@ impl Programmer {
             return Err(ConfigurationError::Conflict);
         }
         let all = merged(&entries_of(Some(found)), target);
-        self.configurations.replace_all(found, &all, false).await
+        let written = self.configurations.replace_all(found, &all, false).await?;
+        state.in_force.wrote(&self.board, found, &written);
+        Ok(written)
     }
 
     /// The API server refuses the whole: each changed entry is tried beside what is stored, in a dry run. What is refused is left
@@ -472,7 +489,7 @@ impl Programmer {
             }
         }
         let target = state.left_out.without(target, &stored);
-        self.write_exactly(state, found, &target).await
+        self.write_exactly(state, found, &target).await.map(drop)
     }
 
     /// The whole does not fit: as many of the changed entries as do are written, by halves. A write that does not fit changes
@@ -490,15 +507,13 @@ impl Programmer {
         // What is in force comes before what is new.
         changed.sort_by_key(|entry| stored.iter().all(|other| other.name != entry.name));
         let (mut fits, mut too_many) = (0, changed.len());
+        // Each success makes a new version: what somebody else changed meanwhile has to be looked at first.
+        let mut now = found.clone();
         while too_many - fits > 1 {
             let some = fits.midpoint(too_many);
             let attempt = left_out::keeping_stored(target, &stored, &changed[some..]);
-            // Each success makes a new version.
-            let Ok(Some(now)) = self.configurations.read().await else {
-                return Err(ConfigurationError::Conflict);
-            };
             match self.write_exactly(state, &now, &attempt).await {
-                Ok(()) => fits = some,
+                Ok(written) => (now, fits) = (written, some),
                 Err(ConfigurationError::TooLarge(_)) => too_many = some,
                 Err(other) => return Err(other),
             }
@@ -550,18 +565,15 @@ impl Programmer {
                 (Some(why), _, _) => why.clone(),
                 (None, _, None) => Enforced::NotAccepted,
                 (None, None, Some(_)) => Enforced::ConfigurationMissing,
-                (None, Some(_), Some(entry)) if self.is_stored(&entries, entry) => Enforced::Stored,
-                (None, Some(_), Some(entry)) => match state.left_out.why(entry) {
-                    Some(Why::Refused(text)) => Enforced::Refused(text.clone()),
-                    Some(Why::TooLarge(text)) => Enforced::TooLarge(text.clone()),
-                    None => Enforced::Pending,
-                },
+                (None, Some(_), Some(forms)) if self.is_stored(&entries, forms) => Enforced::Stored,
+                (None, Some(_), Some(forms)) => {
+                    match forms.both().into_iter().find_map(|entry| state.left_out.why(entry)) {
+                        Some(Why::Refused(text)) => Enforced::Refused(text.clone()),
+                        Some(Why::TooLarge(text)) => Enforced::TooLarge(text.clone()),
+                        None => Enforced::Pending,
+                    }
+                }
             };
-            if enforced == Enforced::Stored {
-                self.note_stored(state, &version, &judged.policy);
-            } else if unreadable.is_none() {
-                self.note_broken(state, &version);
-            }
             let standing = Standing {
                 version,
                 failure_policy: judged.policy.spec.effective_failure_policy(),
@@ -572,7 +584,6 @@ impl Programmer {
         }
         let versions: Vec<_> = standings.values().map(|standing| standing.version.clone()).collect();
         self.board.keep(&versions);
-        state.distrusted.retain(|version, _| versions.contains(version));
         let not_enforced = standings
             .values()
             .filter(|standing| standing.enforced != Enforced::Stored);
@@ -592,76 +603,18 @@ impl Programmer {
         });
     }
 
-    /// Whether an entry is stored, with the bundle of now or the one before it.
-    fn is_stored(&self, stored: &[ValidatingWebhook], entry: &ValidatingWebhook) -> bool {
-        let found = stored.iter().find(|other| other.name == entry.name);
-        found.is_some_and(|found| {
+    /// Whether an entry is stored in one of its forms, with the bundle of now or the one before it.
+    fn is_stored(&self, stored: &[ValidatingWebhook], forms: &Forms) -> bool {
+        let is_one = |found: &ValidatingWebhook| {
             let bundle = found.client_config.ca_bundle.as_ref().map(|bundle| bundle.0.as_slice());
-            same_but_for_the_bundle(found, entry) && self.ca_bundle.knows(bundle)
-        })
+            forms
+                .both()
+                .into_iter()
+                .any(|form| same_but_for_the_bundle(found, form))
+                && self.ca_bundle.knows(bundle)
+        };
+        stored.iter().any(is_one)
     }
-
-    /// Found in the stored configuration, read live.
-    fn note_stored(&self, state: &mut State, version: &PolicyVersion, policy: &DeployerPolicy) {
-        let taken = policy
-            .status
-            .as_ref()
-            .and_then(|status| status.stock_taking)
-            .filter(|taking| taking.generation == version.generation)
-            .map(|taking| taking.completed_at);
-        let distrusted = state.distrusted.get(version).copied();
-        self.board.note(version, |notice| {
-            notice.in_force_since.get_or_insert_with(Instant::now);
-            if notice.stock_taken.is_none() && distrusted.is_none_or(|distrusted| distrusted != taken) {
-                notice.stock_taken = taken;
-            }
-        });
-    }
-
-    /// Not in the stored configuration: whoever came in meanwhile was not seen.
-    fn note_broken(&self, state: &mut State, version: &PolicyVersion) {
-        let (mut was_taken, mut was_in_force) = (None, false);
-        self.board.note(version, |notice| {
-            was_in_force = notice.in_force_since.take().is_some();
-            was_taken = notice.stock_taken.take();
-        });
-        let stored = self.known.stock_taken(version);
-        let before = was_taken.or(stored);
-        if was_in_force || !state.distrusted.contains_key(version) {
-            state.distrusted.insert(version.clone(), before);
-        }
-    }
-
-    /// Before it is put right: that it was wrong must not be forgotten.
-    fn note_differing(&self, state: &mut State, judged: &[Judged], found: &ValidatingWebhookConfiguration) {
-        let stored = entries_of(Some(found));
-        for judged in judged {
-            let entry = judged.entry.as_ref();
-            if entry.is_some_and(|entry| !self.is_stored(&stored, entry)) {
-                self.note_broken(state, &version_of(&judged.policy));
-            }
-        }
-    }
-
-    /// What a watch says is missing was missing, if only for a moment.
-    fn note_missing(&self, state: &mut State, stored: &[ValidatingWebhook]) {
-        let standings = Arc::clone(&self.standings.borrow());
-        for standing in standings
-            .values()
-            .filter(|standing| standing.enforced == Enforced::Stored)
-        {
-            if stored
-                .iter()
-                .all(|entry| entry.name != webhook_name(&standing.version.name))
-            {
-                self.note_broken(state, &standing.version);
-            }
-        }
-    }
-}
-
-fn wanted((first, rest): &(ValidatingWebhook, Vec<ValidatingWebhook>)) -> Vec<ValidatingWebhook> {
-    std::iter::once(first).chain(rest).cloned().collect()
 }
 
 fn entries_of(configuration: Option<&ValidatingWebhookConfiguration>) -> Vec<ValidatingWebhook> {

@@ -10,6 +10,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::board::{Board, Leads};
 use super::lookout::{Lookout, Watched};
+use super::namespaces::{Namespaces, Outside};
 use super::records::{About, Records, pod_reference};
 use super::relist::Relist;
 use super::spot::Spot;
@@ -36,6 +37,7 @@ pub(super) struct Duty<S> {
     pub(super) standing: Arc<Standing>,
     pub(super) stock: Arc<Stock>,
     pub(super) relist: Arc<Relist<S>>,
+    pub(super) namespaces: Namespaces<S>,
     pub(super) metrics: Arc<Metrics>,
     /// How often a policy's pods are listed.
     pub(super) period: Duration,
@@ -82,9 +84,12 @@ impl<S: Upkeep> Duty<S> {
                 let name = watched.version.name.as_str();
                 let sums = sums.get(name).copied().unwrap_or_default();
                 let violations = violations.get(name).copied().unwrap_or_default();
+                // A watch shows the pods of all namespaces.
+                let outside = self.namespaces.outside(&watched).await;
+                let active = watched.pods().active(|namespace| outside.counts(namespace));
                 let counts = PolicyCounts {
                     claims: sums.claims,
-                    active: i64::try_from(watched.pods().active()).unwrap_or(i64::MAX),
+                    active: i64::try_from(active).unwrap_or(i64::MAX),
                     pending: sums.pending,
                     rejections: sums.rejections,
                     violations,
@@ -94,17 +99,18 @@ impl<S: Upkeep> Duty<S> {
                 }
                 if self.leads.leads() {
                     self.metrics.reconciling().violations(name, violations);
-                    self.tell_of_unreadable(&watched);
+                    self.tell_of_unreadable(&watched, &outside);
                 }
             }
         }
     }
 
     /// Such a deployer belongs to no key, so no examination meets it.
-    fn tell_of_unreadable(&self, watched: &Watched) {
+    fn tell_of_unreadable(&self, watched: &Watched, outside: &Outside) {
         let unreadable: Vec<(Box<str>, Arc<str>, Finding)> = watched
             .pods()
             .unreadable()
+            .filter(|(_, view, _)| outside.is_told_of(&view.namespace))
             .map(|(uid, view, why)| {
                 let finding = Finding::IdentityUnreadable {
                     pod: pod_reference(&view.name, uid),

@@ -17,7 +17,6 @@ use super::pods::{Pods, activity_of};
 use super::queue::Queue;
 use super::spot::Spot;
 use crate::api::DeployerClaim;
-use crate::api::policy::StockTaking;
 use crate::domain::policy::Policy;
 
 /// A policy whose pods are watched.
@@ -25,8 +24,6 @@ use crate::domain::policy::Policy;
 pub(super) struct Watched {
     pub(super) version: PolicyVersion,
     pub(super) policy: Arc<Policy>,
-    /// Stock that was taken under this uid before, as the policy's status says.
-    pub(super) stock_taking: Mutex<Option<StockTaking>>,
     pub(super) pods: Mutex<Pods>,
     /// All pods were shown once.
     pub(super) complete: AtomicBool,
@@ -62,7 +59,6 @@ impl Watched {
                 generation: policy.generation,
             },
             policy,
-            stock_taking: Mutex::default(),
             pods: Mutex::default(),
             complete: AtomicBool::new(false),
             anew: Notify::new(),
@@ -72,10 +68,6 @@ impl Watched {
 
     pub(super) fn pods(&self) -> MutexGuard<'_, Pods> {
         lock(&self.pods)
-    }
-
-    pub(super) fn stock_taking(&self) -> MutexGuard<'_, Option<StockTaking>> {
-        lock(&self.stock_taking)
     }
 
     pub(super) fn is_complete(&self) -> bool {

@@ -13,6 +13,7 @@ mod examine;
 mod facts;
 pub mod leadership;
 mod lookout;
+mod namespaces;
 mod pods;
 pub mod policy_standing;
 pub mod policy_status;

@@ -158,11 +158,19 @@ impl Pods {
         })
     }
 
-    /// How many deployers are active.
+    /// The namespaces of active deployers, one for each of them.
+    pub(super) fn namespaces(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.deployers().map(|view| &view.namespace)
+    }
+
+    /// How many deployers are active in namespaces that count.
     #[must_use]
-    pub(super) fn active(&self) -> usize {
-        let deployers = self.active.values().filter(|view| view.belongs != Belongs::Nowhere);
-        deployers.count()
+    pub(super) fn active(&self, counts: impl Fn(&str) -> bool) -> usize {
+        self.deployers().filter(|view| counts(&view.namespace)).count()
+    }
+
+    fn deployers(&self) -> impl Iterator<Item = &View> {
+        self.active.values().filter(|view| view.belongs != Belongs::Nowhere)
     }
 
     /// What a list shows that the watch has not shown, and what the watch has shown that is not listed.

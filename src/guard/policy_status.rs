@@ -51,16 +51,27 @@ pub fn wanted(
     }
     status.observed_generation = Some(generation);
     status.counts = notice.counts.or(status.counts);
-    let taken_before = before.stock_taking.map(|taking| taking.completed_at);
-    status.first_stock_taken_at = before.first_stock_taken_at.or(taken_before).or(notice.stock_taken);
     let known = !matches!(standing.enforced, Enforced::NotPermitted(_));
-    if known || notice.stock_taken.is_some() {
-        status.stock_taking = notice.stock_taken.map(|completed_at| StockTaking {
-            generation,
-            completed_at,
-        });
+    if known {
+        status.stock_taking = stock_taking(before.stock_taking, generation, notice, now);
     }
+    let taken = [before.stock_taking, status.stock_taking].map(|taking| taking.map(|taking| taking.completed_at));
+    let found = notice.stock_taken.map(|taken| taken.at);
+    status.first_stock_taken_at = before.first_stock_taken_at.or(taken[0]).or(found).or(taken[1]);
     status
+}
+
+/// What is on record while the stored entry says that stock was taken, and no longer.
+fn stock_taking(before: Option<StockTaking>, generation: i64, notice: &Notice, now: Timestamp) -> Option<StockTaking> {
+    let same = before.filter(|before| before.generation == generation);
+    // Another guard took it, perhaps, and ended before it was on record.
+    let completed_at = || notice.stock_taken.map_or(now, |taken| taken.at);
+    notice.stocked.then(|| {
+        same.unwrap_or_else(|| StockTaking {
+            generation,
+            completed_at: completed_at(),
+        })
+    })
 }
 
 /// The API server takes no longer message.
@@ -271,6 +282,7 @@ impl StatusWriter {
 
 #[cfg(test)]
 mod tests {
+    use super::super::board::StockTaken;
     use super::super::policy_standing::Accepted;
     use super::*;
     use crate::api::policy::{FailurePolicy, PolicyCounts};
@@ -346,25 +358,77 @@ mod tests {
         assert_eq!(after.counts, counts);
     }
 
-    #[test]
-    fn stock_is_taken_under_one_version_and_not_on_an_old_word() {
-        let notice = Notice {
-            stock_taken: Some(at(5)),
-            ..Notice::default()
+    #[tokio::test]
+    async fn a_stock_taking_is_on_record_while_the_stored_entry_says_so_and_the_first_one_for_ever() {
+        let record = |generation, second| StockTaking {
+            generation,
+            completed_at: at(second),
         };
-        let taken = status(&DeployerPolicyStatus::default(), Enforced::Stored, &notice, 6);
-        let taking = taken.stock_taking.unwrap();
-        assert_eq!((taking.generation, taking.completed_at), (3, at(5)));
-        let missing = status(&taken, Enforced::Pending, &Notice::default(), 7);
-        assert_eq!(missing.stock_taking, None);
-        assert_eq!(missing.first_stock_taken_at, Some(at(5)), "the first time stays");
-        let again = Notice {
-            stock_taken: Some(at(8)),
-            ..Notice::default()
-        };
-        let again = status(&missing, Enforced::Stored, &again, 9);
-        assert_eq!(again.first_stock_taken_at, Some(at(5)));
-        let unknown = status(&taken, Enforced::NotPermitted("no".into()), &Notice::default(), 7);
-        assert_eq!(unknown.stock_taking, taken.stock_taking, "nobody could look");
+        let in_force_since = Instant::now();
+        let taken = Some(StockTaken {
+            in_force_since,
+            at: at(5),
+        });
+        let (stored, pending) = (Enforced::Stored, Enforced::Pending);
+        let unknown = Enforced::NotPermitted("no".into());
+        for (what, before, enforced, stocked, taken, after, first) in [
+            ("never", None, &stored, false, None, None, None),
+            ("over, and not yet stored", None, &stored, false, taken, None, Some(5)),
+            ("stored", None, &stored, true, taken, Some((3, 5)), Some(5)),
+            (
+                "stored by another guard",
+                None,
+                &stored,
+                true,
+                None,
+                Some((3, 9)),
+                Some(9),
+            ),
+            ("known", Some((3, 2)), &stored, true, taken, Some((3, 2)), Some(2)),
+            (
+                "of another version",
+                Some((2, 2)),
+                &stored,
+                true,
+                taken,
+                Some((3, 5)),
+                Some(2),
+            ),
+            (
+                "the policy was edited",
+                Some((2, 2)),
+                &stored,
+                false,
+                None,
+                None,
+                Some(2),
+            ),
+            ("a break", Some((3, 2)), &pending, false, None, None, Some(2)),
+            (
+                "nobody could look",
+                Some((3, 2)),
+                &unknown,
+                false,
+                None,
+                Some((3, 2)),
+                Some(2),
+            ),
+        ] {
+            let before = DeployerPolicyStatus {
+                stock_taking: before.map(|(generation, second)| record(generation, second)),
+                ..DeployerPolicyStatus::default()
+            };
+            let notice = Notice {
+                stocked,
+                stock_taken: taken,
+                ..Notice::default()
+            };
+            let found = status(&before, enforced.clone(), &notice, 9);
+            let after = after.map(|(generation, second)| record(generation, second));
+            assert_eq!(found.stock_taking, after, "{what}");
+            assert_eq!(found.first_stock_taken_at, first.map(at), "{what}");
+            let gone = status(&found, pending.clone(), &Notice::default(), 10);
+            assert_eq!(gone.first_stock_taken_at, first.map(at), "{what}: it stays");
+        }
     }
 }

@@ -14,6 +14,7 @@ use super::board::{Board, Leads};
 use super::duty::Duty;
 use super::examine::{Examiner, Recent};
 use super::lookout::Lookout;
+use super::namespaces::Namespaces;
 use super::queue::{Queue, work};
 use super::reading::Reader;
 use super::records::Records;
@@ -139,7 +140,7 @@ impl<S: Upkeep> Reconciler<S> {
             reader: Reader {
                 store: Arc::clone(&store),
                 lookout: Arc::clone(&lookout),
-                own_namespace: options.own_namespace,
+                own_namespace: options.own_namespace.clone(),
             },
             hand: Hand {
                 store: Arc::clone(&store),
@@ -173,6 +174,7 @@ impl<S: Upkeep> Reconciler<S> {
             standing,
             stock,
             relist,
+            namespaces: Namespaces::new(Arc::clone(&store), options.own_namespace),
             metrics: Arc::clone(&metrics),
             period: options.relist,
             elected: Notify::new(),

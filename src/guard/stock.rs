@@ -1,11 +1,10 @@
 //! Taking stock under each version of a policy: every deployer that came in before its entry was in force gets a claim, or is
-//! reported. From then on a new key needs no list of pods.
+//! reported. Then the entry itself says so, in its URL, and a new key needs no list of pods as long as it stands.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::board::{Board, Leads, PolicyVersion};
@@ -69,18 +68,15 @@ impl Stock {
         let Some(take) = self.lock().remove(version) else {
             return;
         };
-        board.note(version, |notice| {
-            if notice.in_force_since == Some(take.in_force_since) {
-                notice.stock_taken = Some(Timestamp::now());
-                let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-                taken.insert(version.uid.clone());
-                tracing::info!(
-                    policy = version.name,
-                    generation = version.generation,
-                    "stock was taken"
-                );
-            }
-        });
+        if board.note_stock(version, take.in_force_since) {
+            let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+            taken.insert(version.uid.clone());
+            tracing::info!(
+                policy = version.name,
+                generation = version.generation,
+                "stock was taken"
+            );
+        }
     }
 
     fn is_under_way(&self, version: &PolicyVersion, in_force_since: Instant) -> bool {
@@ -127,15 +123,11 @@ impl<S: Upkeep> StockTaker<S> {
 
     async fn look_at(&self, watched: &Arc<Watched>) {
         let version = &watched.version;
-        let known = *watched.stock_taking();
-        if known.is_some_and(|known| known.generation == version.generation) {
-            // It was taken before this guard was started. Whether that still counts is for who reads the stored entries to say.
+        let notice = self.board.read(version);
+        let Some(since) = notice.in_force_since else { return };
+        if notice.stocked || notice.is_stock_taken() {
             return;
         }
-        let notice = self.board.read(version);
-        let (None, Some(since)) = (notice.stock_taken, notice.in_force_since) else {
-            return;
-        };
         let wait = self.window.pending + self.window.settle + LAG;
         let due = since.elapsed() > wait && watched.is_complete() && self.leads.leads() && !self.dry_run;
         if !due || self.stock.is_under_way(version, since) {

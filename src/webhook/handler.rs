@@ -7,13 +7,14 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::calls::{Call, Handler, Reply, Undecided as Unserved};
-use super::judge::{Judge, Judgement};
+use super::judge::{Judge, Judgement, Terms};
 use super::policies::{Known, Policies, Target};
 use super::records::{Decision, Records};
 use super::review::Request;
 use super::timeout::DEFAULT_TIMEOUT;
 use super::validation::Validation;
 use crate::cluster::store::{ReadError, Store};
+use crate::cluster::webhook_configuration::STOCKED;
 use crate::domain::answer::Answer;
 use crate::domain::refusal::Undecided;
 
@@ -23,7 +24,7 @@ const LEAST_MARGIN: Duration = Duration::from_millis(100);
 /// Where a call goes, by its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Route {
-    /// `/admit/<policy>[/<uid>/<generation>]`
+    /// `/admit/<policy>[/<uid>/<generation>[/stocked]]`
     Admit(Target),
     /// `/validate/deployerpolicies`
     ValidatePolicy,
@@ -37,16 +38,23 @@ impl Route {
             ["admit", name] if !name.is_empty() => Self::Admit(Target {
                 name: (*name).to_owned(),
                 version: None,
+                stocked: false,
             }),
-            ["admit", name, uid, generation] => generation.parse().map_or(Self::Unknown, |generation| {
-                Self::Admit(Target {
-                    name: (*name).to_owned(),
-                    version: Some(((*uid).to_owned(), generation)),
-                })
-            }),
+            ["admit", name, uid, generation] => Self::version(name, uid, generation, false),
+            ["admit", name, uid, generation, STOCKED] => Self::version(name, uid, generation, true),
             ["validate", "deployerpolicies"] => Self::ValidatePolicy,
             _ => Self::Unknown,
         }
+    }
+
+    fn version(name: &str, uid: &str, generation: &str, stocked: bool) -> Self {
+        generation.parse().map_or(Self::Unknown, |generation| {
+            Self::Admit(Target {
+                name: name.to_owned(),
+                version: Some((uid.to_owned(), generation)),
+                stocked,
+            })
+        })
     }
 }
 
@@ -102,7 +110,11 @@ impl<S: Store> Admission<S> {
                 }),
             );
         };
-        let judged = match self.judge.judge(&self.policies, &known, &request, deadline).await {
+        let terms = Terms {
+            deadline,
+            stock_taken: target.is_stocked(&known),
+        };
+        let judged = match self.judge.judge(&self.policies, &known, &request, terms).await {
             Ok(judged) => judged,
             Err(error) => return Reply::text(400, &error.to_string()),
         };
@@ -172,7 +184,7 @@ impl<S: Store> Handler for Admission<S> {
             Route::ValidatePolicy => self.validation.validate(&call, deadline(&call)).await,
             Route::Unknown => Reply::text(
                 404,
-                "no such path; calls go to /admit/<policy>/<uid>/<generation>, /admit/<policy> or /validate/deployerpolicies",
+                "no such path; calls go to /admit/<policy>/<uid>/<generation>[/stocked], /admit/<policy> or /validate/deployerpolicies",
             ),
         }
     }
@@ -206,14 +218,24 @@ mod tests {
         let versioned = Target {
             name: "openshift".into(),
             version: Some(("u-1".into(), 4)),
+            stocked: false,
+        };
+        let stocked = Target {
+            stocked: true,
+            ..versioned.clone()
         };
         for (path, route) in [
             ("/admit/openshift/u-1/4", Route::Admit(versioned)),
+            ("/admit/openshift/u-1/4/stocked", Route::Admit(stocked)),
+            ("/admit/openshift/u-1/4/other", Route::Unknown),
+            ("/admit/openshift/u-1/four/stocked", Route::Unknown),
+            ("/admit/openshift/u-1/4/stocked/stocked", Route::Unknown),
             (
                 "/admit/openshift",
                 Route::Admit(Target {
                     name: "openshift".into(),
                     version: None,
+                    stocked: false,
                 }),
             ),
             ("/validate/deployerpolicies", Route::ValidatePolicy),

@@ -114,6 +114,16 @@ struct AnsweredAtOnce {
     key: Option<Key>,
 }
 
+/// How a review is judged, beside the policy.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// Past this nothing is written for it.
+    pub deadline: Instant,
+    /// Stock was taken under this very version of the policy ([`Target::is_stocked`]): a new key needs no list of pods. Other
+    /// policies that match the pod are asked as if none was taken under them.
+    pub stock_taken: bool,
+}
+
 impl<S: Store> Judge<S> {
     /// Judges with these desks.
     #[must_use]
@@ -130,8 +140,9 @@ impl<S: Store> Judge<S> {
         policies: &Policies<S>,
         known: &Known,
         request: &Request,
-        deadline: Instant,
+        terms: Terms,
     ) -> Result<Option<Judgement>, ReviewError> {
+        let deadline = terms.deadline;
         let is_pod = request.resource.group.is_empty() && request.resource.resource == "pods";
         if !is_pod || request.sub_resource.as_ref().is_some_and(|sub| !sub.is_empty()) {
             return Ok(None);
@@ -169,9 +180,7 @@ impl<S: Store> Judge<S> {
             Ok(Err(error)) => return Ok(Some(undecided(pod, operation, error.to_string()))),
             Err(why) => return Ok(Some(Judgement::new(pod, operation, why, None))),
         }
-        Ok(Some(
-            self.create(policies, policy, pod, request, object, deadline).await,
-        ))
+        Ok(Some(self.create(policies, policy, pod, request, object, terms).await))
     }
 
     async fn create(
@@ -181,13 +190,23 @@ impl<S: Store> Judge<S> {
         pod: Pod,
         request: &Request,
         object: &Value,
-        deadline: Instant,
+        terms: Terms,
     ) -> Judgement {
         let dry_run = request.dry_run.unwrap_or_default();
         let owner = named_owner(&policy, object);
-        let asked = self.question(policy, &pod, &request.user_info.username, object, deadline, dry_run);
+        let asked = self.question(
+            policy,
+            &pod,
+            &request.user_info.username,
+            object,
+            terms.deadline,
+            dry_run,
+        );
         let question = match asked.await {
-            Ok(question) => question,
+            Ok(mut question) => {
+                question.rules.stock_taken = terms.stock_taken;
+                question
+            }
             Err(answered) => {
                 return Judgement {
                     owner,
@@ -285,6 +304,7 @@ impl<S: Store> Judge<S> {
         let live = Target {
             name: name.clone(),
             version: None,
+            stocked: false,
         };
         let live = timeout_at(deadline, policies.find(&live)).await.ok()?.ok()??;
         if (&live.uid, live.generation) != (&uid, generation) {
@@ -387,7 +407,7 @@ impl<S: Store> Judge<S> {
     }
 }
 
-/// What the policy asks of a decision on a pod with this identity.
+/// What the policy asks of a decision on a pod with this identity, as far as nobody says that stock was taken.
 fn rules(policy: &Policy, identity: &Identity) -> Rules {
     Rules {
         policy: PolicyReference {
@@ -403,7 +423,7 @@ fn rules(policy: &Policy, identity: &Identity) -> Rules {
             .filter(|_| policy.scope == Scope::Generation),
         reruns: policy.reruns,
         older_generations: policy.older_generations,
-        stock_taken: policy.stock_taken,
+        stock_taken: false,
     }
 }
 

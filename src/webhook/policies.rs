@@ -74,6 +74,8 @@ pub struct Target {
     pub name: String,
     /// The uid and generation that the webhook configuration was made from, if it says so.
     pub version: Option<(String, i64)>,
+    /// Stock was taken under that version, and its entry has been in force without a break since before that.
+    pub stocked: bool,
 }
 
 impl Target {
@@ -82,6 +84,13 @@ impl Target {
         self.version
             .as_ref()
             .is_some_and(|(uid, generation)| *uid == known.uid && known.generation >= *generation)
+    }
+
+    /// Whether stock was taken under this very version of the policy: the URL, which is a part of what is in force, says so. No
+    /// other word is taken for it, that of the policy's status least of all.
+    #[must_use]
+    pub fn is_stocked(&self, known: &Known) -> bool {
+        self.stocked && self.version.as_ref() == Some(&(known.uid.clone(), known.generation))
     }
 }
 
@@ -194,14 +203,46 @@ impl<S: Store> Policies<S> {
     fn known_version(&self, policy: &DeployerPolicy) -> Option<Arc<Known>> {
         let known = self.last_known(&policy.name_any());
         known.filter(|known| {
-            let stock_taken = known.policy.as_ref().is_ok_and(|policy| policy.stock_taken);
-            policy.uid().as_ref() == Some(&known.uid)
-                && policy.metadata.generation == Some(known.generation)
-                && policy.is_stock_taken() == stock_taken
+            policy.uid().as_ref() == Some(&known.uid) && policy.metadata.generation == Some(known.generation)
         })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Known>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn stock_was_taken_under_the_very_version_that_the_url_names_and_no_other() {
+        let policy = json!({
+            "apiVersion": "deployer-guard.io/v1alpha1",
+            "kind": "DeployerPolicy",
+            "metadata": {"name": "app", "uid": "u", "generation": 4},
+            "spec": {"match": {"objectSelector": {"matchLabels": {"role": "x"}}}, "config": {"label": "app"}},
+            "status": {"stockTaking": {"generation": 4, "completedAt": "2026-01-01T00:00:00Z"}},
+        });
+        let known = Known::new(&serde_json::from_value(policy).unwrap());
+        for (version, stocked, taken) in [
+            (Some(("u", 4)), true, true),
+            (Some(("u", 4)), false, false),
+            (Some(("u", 3)), true, false),
+            (Some(("u", 5)), true, false),
+            (Some(("other", 4)), true, false),
+            (None, true, false),
+            (None, false, false),
+        ] {
+            let target = Target {
+                name: "app".into(),
+                version: version.map(|(uid, generation)| (uid.to_owned(), generation)),
+                stocked,
+            };
+            assert_eq!(target.is_stocked(&known), taken, "{target:?}");
+        }
     }
 }

@@ -43,22 +43,53 @@ async fn a_new_key_waits_for_two_where_stock_was_taken_and_else_for_a_list_too()
     let (answer, trips_with_list) = trips(&replica, 1, "u1").await;
     answer.admitted();
     let stocked = Replica::over(Arc::new(FaultyStore::default()));
-    let mut policy = openshift(json!({}));
-    policy["status"] = json!({"stockTaking": {"generation": 1, "completedAt": "2026-01-01T00:00:00Z"}});
-    stocked.learn(policy.clone());
     stocked.rollout(1, "New");
-    let (answer, trips_without) = trips(&stocked, 1, "u1").await;
-    answer.admitted();
+    stocked.store.take(Duration::from_millis(TRIP));
+    let start = Instant::now();
+    ask_where(&stocked, &stocked_path(1), 1, "u1").await.admitted();
+    let trips_without = start.elapsed().as_millis() / u128::from(TRIP);
     assert_eq!((trips_with_list, trips_without), (3, 2));
     assert_eq!(stocked.store.count(Op::Pods), 0);
-    // Under another generation of the policy it was not.
-    policy["metadata"]["generation"] = 2.into();
-    stocked.learn(policy);
-    stocked.store_pod(&deployer(1, "u1"), "Succeeded");
-    stocked.settled().await;
-    stocked.rollout(2, "New");
-    stocked.ask(OPENSHIFT, &deployer(2, "u2")).await.admitted();
-    assert_eq!(stocked.store.count(Op::Pods), 1);
+}
+
+/// The path of an entry that says that stock was taken under this generation of the policy.
+fn stocked_path(generation: i64) -> String {
+    format!("/admit/{OPENSHIFT}/policy-openshift/{generation}/stocked")
+}
+
+async fn ask_where(replica: &Replica, path: &str, version: u32, uid: &str) -> Answer {
+    let review = deployer(version, uid);
+    replica.ask_at(path, &review, Duration::from_secs(10)).await
+}
+
+/// Only the URL says so, and only of the very version that it names: not the policy's status, and not the URL of another version.
+#[tokio::test(start_paused = true)]
+async fn stock_is_believed_to_be_taken_on_the_word_of_the_url_alone() {
+    for (what, generation, path, lists) in [
+        ("the URL says so", 1, stocked_path(1), 0),
+        (
+            "its status alone says so",
+            1,
+            stocked_path(1).replace("/stocked", ""),
+            1,
+        ),
+        ("of an older version", 2, stocked_path(1), 1),
+        (
+            "of a policy that was made anew",
+            1,
+            stocked_path(1).replace("policy-openshift", "other"),
+            1,
+        ),
+    ] {
+        let replica = Replica::over(Arc::new(FaultyStore::default()));
+        let mut policy = openshift(json!({}));
+        policy["metadata"]["generation"] = generation.into();
+        policy["status"] = json!({"stockTaking": {"generation": generation, "completedAt": "2026-01-01T00:00:00Z"}});
+        replica.learn(policy);
+        replica.rollout(1, "New");
+        ask_where(&replica, &path, 1, "u1").await.admitted();
+        assert_eq!(replica.store.count(Op::Pods), lists, "{what}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -88,9 +88,12 @@ impl Replica {
     pub(crate) async fn ask_within(&self, policy: &str, review: &Value, timeout: Duration) -> Answer {
         let version = self.policies.last_known(policy);
         let version = version.map_or_else(String::new, |known| format!("/{}/{}", known.uid, known.generation));
-        let (status, body) = self
-            .send(&format!("/admit/{policy}{version}"), review.to_string(), timeout)
-            .await;
+        self.ask_at(&format!("/admit/{policy}{version}"), review, timeout).await
+    }
+
+    /// Sends a review to a path, as the webhook configuration would name it.
+    pub(crate) async fn ask_at(&self, path: &str, review: &Value, timeout: Duration) -> Answer {
+        let (status, body) = self.send(path, review.to_string(), timeout).await;
         assert_eq!(status, 200, "{body}");
         Answer::read(&body, review)
     }

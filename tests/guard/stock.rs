@@ -97,14 +97,43 @@ async fn one_that_does_not_lead_takes_no_stock() {
     assert_eq!(guard.board.read(&version).stock_taken, None);
 }
 
+/// The stored entry says so: it stood without a break.
 #[tokio::test(start_paused = true)]
-async fn stock_that_was_taken_before_a_restart_is_not_taken_again() {
+async fn stock_that_the_stored_entry_tells_of_is_not_taken_again_after_a_restart() {
     let store = store();
     let guard = Guard::start(&store);
     let version = guard.in_force(RUNNERS, 1);
+    guard.board.note(&version, |notice| notice.stocked = true);
     sleep(Duration::from_mins(5)).await;
-    // Whether the old one still counts is said by who reads the stored entries, which nobody does here.
     assert_eq!(guard.board.read(&version).stock_taken, None);
+}
+
+/// The policy's status still tells of the stock of before: it is no reason to believe anything.
+#[tokio::test(start_paused = true)]
+async fn after_an_uninstall_and_a_reinstall_stock_is_taken_anew() {
+    let store = store();
+    store.memory.put(runner("a", "shop", 1));
+    let guard = Guard::start(&store);
+    let version = guard.in_force(RUNNERS, 1);
+    guard.board.note(&version, |notice| notice.stocked = true);
+    sleep(ALMOST).await;
+    // As the configuration's guardian notes it when the entry is not there.
+    guard.board.note(&version, |notice| {
+        (notice.in_force_since, notice.stocked, notice.stock_taken) = (None, false, None);
+    });
+    store.memory.put(runner("b", "blog", 2));
+    sleep(Duration::from_mins(2)).await;
+    assert!(!guard.board.read(&version).is_stock_taken(), "it is not in force");
+    guard.in_force(RUNNERS, 1);
+    sleep(ALMOST).await;
+    assert!(
+        !guard.board.read(&version).is_stock_taken(),
+        "an old record is no stock"
+    );
+    sleep(Duration::from_secs(15)).await;
+    let notice = guard.board.read(&version);
+    assert!(notice.is_stock_taken() && !notice.stocked, "{notice:?}");
+    assert!(claim(&store, "blog").is_some(), "who came in meanwhile has a claim");
 }
 
 /// While the entry is missing, and until stock is taken again, the status says nothing of it; another guard cannot know more.
@@ -139,4 +168,39 @@ async fn counts_are_noted() {
         (2, 3, 1, 0)
     );
     assert_eq!(holder(&store, "blog").as_deref(), Some("c"));
+}
+
+/// The watch shows the pods of all namespaces that the label matches.
+#[tokio::test(start_paused = true)]
+async fn deployers_in_namespaces_that_the_policy_does_not_speak_of_are_neither_counted_nor_told_of() {
+    let store = store();
+    store.memory.put(runners(json!({"match": {
+        "objectSelector": {"matchLabels": {"role": "runner"}},
+        "namespaceSelector": {"matchLabels": {"team": "a"}},
+    }})));
+    for (namespace, team) in [("shop", "a"), ("other", "b")] {
+        store.memory.put(json!({
+            "apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": namespace, "uid": format!("ns-{namespace}"), "labels": {"team": team}},
+        }));
+    }
+    for namespace in ["shop", "other", "kube-system", "deployer-guard"] {
+        for (name, app) in [("fine", Some("app")), ("unreadable", None)] {
+            let mut pod = bound(runner(&format!("{namespace}-{name}"), "app", 1));
+            pod["metadata"]["namespace"] = namespace.into();
+            pod["metadata"]["labels"]["app"] = json!(app.unwrap_or_default());
+            store.memory.put(pod);
+        }
+    }
+    let guard = Guard::start(&store);
+    let version = guard.in_force(RUNNERS, 1);
+    sleep(Duration::from_secs(15)).await;
+    assert_eq!(guard.board.read(&version).counts.unwrap().active, 2);
+    let told: Vec<_> = guard
+        .told()
+        .into_iter()
+        .filter(|(reason, _)| reason == "IdentityUnreadable")
+        .collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].1.contains(&"Pod/shop-unreadable".to_owned()), "{told:?}");
 }

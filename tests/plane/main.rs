@@ -26,5 +26,6 @@ mod scene;
 mod schema;
 mod schema_walk;
 mod site;
+mod stock;
 mod storm;
 mod uninstall;

@@ -23,8 +23,9 @@ pub struct DeployerPolicyStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counts: Option<PolicyCounts>,
 
-    /// That the guard has taken stock under a version of this policy: every deployer that came in before it was in force has a
-    /// claim or was reported. Under another version, and until then, a key without a claim costs a list of the namespace's pods.
+    /// That the guard has taken stock under this version of the policy, and the stored entry says so: every deployer that came in
+    /// before it was in force had a claim or was reported. For people to read: no admission is decided by it. Until then, a key
+    /// without a claim costs a list of the namespace's pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "StockTaking")]
     pub stock_taking: Option<StockTaking>,
@@ -43,7 +44,7 @@ pub struct StockTaking {
     /// The metadata.generation of the policy under which stock was taken.
     pub generation: i64,
 
-    /// When it was taken. For people to read: no decision is made by it.
+    /// When it was taken.
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub completed_at: Timestamp,
 }

@@ -24,7 +24,7 @@ use crate::domain::sighting::Activity;
 use crate::observer::Observer;
 use crate::telemetry::metrics::Metrics;
 use crate::webhook::desk::Desks;
-use crate::webhook::judge::{Judge, Judgement};
+use crate::webhook::judge::{Judge, Judgement, Terms};
 use crate::webhook::policies::{Known, Policies};
 use crate::webhook::review::Request;
 
@@ -137,7 +137,12 @@ impl Rehearsal {
         }
         let before = self.holder(policy, request).await;
         let deadline = Instant::now() + PATIENCE;
-        let judged = self.judge.judge(&self.policies, known, request, deadline).await;
+        // The pods that are given are looked at in any case.
+        let terms = Terms {
+            deadline,
+            stock_taken: false,
+        };
+        let judged = self.judge.judge(&self.policies, known, request, terms).await;
         let judged =
             judged.with_context(|| format!("{}: AdmissionReview: give it as an API server sends it", review.place))?;
         Ok(match judged {

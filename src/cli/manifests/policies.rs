@@ -77,8 +77,7 @@ fn read(manifest: &Manifest) -> Result<Option<DeployerPolicy>, Vec<FieldError>> 
     Policy::compile(&policy).map(|_| Some(policy))
 }
 
-/// The policy, if every field of it is known. Its status is of the cluster that it came from, where stock may be taken: here the
-/// pods that are given are looked at in any case.
+/// The policy, if every field of it is known. Its status is of the cluster that it came from.
 fn strict(mut object: Value) -> Result<DeployerPolicy, Vec<FieldError>> {
     if let Some(object) = object.as_object_mut() {
         object.remove("status");

@@ -118,7 +118,6 @@ impl Policy {
             older_generations: spec.effective_older_generations(),
             has_generation: spec.generation.is_some(),
             leftovers: spec.leftovers,
-            stock_taken: policy.is_stock_taken(),
             namespace_selector,
             object_selector,
             conditions,

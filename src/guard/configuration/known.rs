@@ -5,7 +5,6 @@ use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures::StreamExt;
-use jiff::Timestamp;
 use kube::api::ListParams;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
@@ -101,16 +100,6 @@ impl Known {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<DeployerPolicy> {
         self.lock().get(name).cloned()
-    }
-
-    /// When stock was taken under this version, by the policy's status as it was last heard of.
-    #[must_use]
-    pub fn stock_taken(&self, version: &PolicyVersion) -> Option<Timestamp> {
-        let policy = self
-            .get(&version.name)
-            .filter(|policy| version_of(policy) == *version)?;
-        let taking = policy.status?.stock_taking?;
-        (taking.generation == version.generation).then_some(taking.completed_at)
     }
 
     fn learn(&self, policy: DeployerPolicy) {

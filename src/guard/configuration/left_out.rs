@@ -7,6 +7,7 @@ use k8s_openapi::api::admissionregistration::v1::ValidatingWebhook;
 use tokio::time::Instant;
 
 use super::entries::fingerprint;
+use crate::cluster::webhook_configuration::unstocked;
 
 /// After how long one is tried again although it has not changed: the API server may have.
 const AGAIN: Duration = Duration::from_mins(10);
@@ -60,7 +61,8 @@ impl LeftOut {
     }
 }
 
-/// What is wanted, with what is stored in place of these, if there is anything.
+/// What is wanted, with what is stored in place of these, if there is anything. What is not as it is to be never says that stock was
+/// taken: who knows for how long it has been like that.
 pub(super) fn keeping_stored(
     wanted: &[ValidatingWebhook],
     stored: &[ValidatingWebhook],
@@ -69,7 +71,7 @@ pub(super) fn keeping_stored(
     let is_out = |entry: &ValidatingWebhook| out.iter().any(|other| other.name == entry.name);
     let kept = |entry: &ValidatingWebhook| {
         if is_out(entry) {
-            stored.iter().find(|other| other.name == entry.name).cloned()
+            stored.iter().find(|other| other.name == entry.name).map(unstocked)
         } else {
             Some(entry.clone())
         }
@@ -110,6 +112,16 @@ mod tests {
         let (old, new) = (entry("app", 1), entry("app", 2));
         left_out.remember(&new, Why::Refused("no".into()));
         assert_eq!(left_out.without(&[new], std::slice::from_ref(&old)), [old]);
+    }
+
+    #[tokio::test]
+    async fn what_stays_in_place_of_a_refused_entry_does_not_say_that_stock_was_taken() {
+        let (mut old, new) = (entry("app", 1), entry("app", 2));
+        for path in ["https://x/admit/app/u/1", "https://x/admit/app/u/1/stocked"] {
+            old.client_config.url = Some(path.into());
+            let kept = keeping_stored(std::slice::from_ref(&new), std::slice::from_ref(&old), &[&new]);
+            assert_eq!(kept[0].client_config.url.as_deref(), Some("https://x/admit/app/u/1"));
+        }
     }
 
     #[tokio::test]

@@ -77,18 +77,17 @@ impl<S: Upkeep> Policies<S> {
             policy.uid().as_deref() == Some(&known.version.uid)
                 && policy.metadata.generation == Some(known.version.generation)
         };
-        let watched = match known.filter(same) {
-            Some(watched) => watched,
+        if known.is_some_and(|known| same(&known)) {
+            return;
+        }
+        match Policy::compile(policy) {
+            Ok(compiled) => self.begin(compiled),
             // What is wrong with it is said on the policy itself.
-            None => match Policy::compile(policy) {
-                Ok(compiled) => self.begin(compiled),
-                Err(_) => return self.gone(&name),
-            },
-        };
-        *watched.stock_taking() = policy.status.as_ref().and_then(|status| status.stock_taking);
+            Err(_) => self.gone(&name),
+        }
     }
 
-    fn begin(&self, policy: Policy) -> Arc<Watched> {
+    fn begin(&self, policy: Policy) {
         let name: Arc<str> = policy.name.as_str().into();
         let watched = Arc::new(Watched::new(Arc::new(policy), self.stop.child_token()));
         let before = self.lookout.policies().insert(name, Arc::clone(&watched));
@@ -100,7 +99,6 @@ impl<S: Upkeep> Policies<S> {
         let metrics = Arc::clone(&self.metrics);
         tokio::spawn(tend("pods", metrics, watched.stop.clone(), Ending::Abort, begin));
         self.lookout.queue.spread(self.lookout.spots_of(&watched.version.name));
-        watched
     }
 
     fn gone(&self, name: &str) {
