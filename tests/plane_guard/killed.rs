@@ -5,11 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use deployer_guard_testkit::{NAMESPACE, Stage, until};
-use k8s_openapi::api::coordination::v1::Lease;
+use deployer_guard_testkit::{Stage, until};
 use kube::ResourceExt;
-use kube::api::{Api, Patch, PatchParams};
-use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::proxy::{Hold, Passed, Proxy};
@@ -111,7 +108,7 @@ async fn one(site: &Site, proxy: &Proxy, round: usize, at: At) -> anyhow::Result
     let took = begun.elapsed();
     guard.kill()?;
     proxy.hold(|_, _| Hold::No);
-    again(site).await?;
+    site.again().await?;
     let left = site.until_settled(&config).await?;
     if let Some(step) = &step {
         proxy.release();
@@ -127,16 +124,6 @@ async fn one(site: &Site, proxy: &Proxy, round: usize, at: At) -> anyhow::Result
         ensure!(still.uid() == left.uid(), "{step:?}: another holds {config}");
     }
     Ok((step.as_ref().map(name_of), took))
-}
-
-/// Starts the guard again, and spares it the wait for the Lease of the one that was killed.
-async fn again(site: &Site) -> anyhow::Result<()> {
-    let leases: Api<Lease> = Api::namespaced(site.client.clone(), NAMESPACE);
-    let free = json!({ "spec": { "holderIdentity": "", "leaseDurationSeconds": 1 } });
-    leases
-        .patch("deployer-guard", &PatchParams::default(), &Patch::Merge(&free))
-        .await?;
-    site.stage.guards[0].process().restart()
 }
 
 /// What a guard does about keys: anything but Events.

@@ -7,6 +7,7 @@
 mod churn;
 mod cluster;
 mod cut_off;
+mod emptied;
 mod fences;
 mod ground;
 mod held_back;

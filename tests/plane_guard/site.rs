@@ -6,6 +6,7 @@ use anyhow::{Context, ensure};
 use deployer_guard::api::{DeployerClaim, DeployerPolicy};
 use deployer_guard_testkit::objects::{Answer, create_pod, make_namespace, set_phase};
 use deployer_guard_testkit::{NAMESPACE, Stage, StageBuilder, until};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{Api, ListParams, Patch, PatchParams};
@@ -51,6 +52,16 @@ impl Site {
         };
         self.stage.guards.push(guard);
         Ok(())
+    }
+
+    /// Starts the only guard again, which was killed, and spares it the wait for its Lease of before.
+    pub(crate) async fn again(&self) -> anyhow::Result<()> {
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let free = json!({ "spec": { "holderIdentity": "", "leaseDurationSeconds": 1 } });
+        leases
+            .patch("deployer-guard", &PatchParams::default(), &Patch::Merge(&free))
+            .await?;
+        self.stage.guards[0].process().restart()
     }
 
     /// A client with the rights of the guards, which repeats nothing.
