@@ -2,7 +2,7 @@
 //!
 //! Every guard reads; the one that leads writes. A write is based on live reads: of the configuration, on whose version it is
 //! conditional, and of each policy whose entry it would change. All entries are written at once, so none is missing for a moment
-//! because another changes. What stands in the configuration is looked at as it was read, before it is put right: see [`in_force`].
+//! because another changes. What stands in the configuration is looked at as it was read, before it is put right (room `in_force`).
 
 pub mod acceptance;
 pub mod ca_bundle;
