@@ -114,7 +114,8 @@ async fn run(seed: u64) -> usize {
         assert_eq!(store.wrong(), Vec::<String>::new(), "seed {seed}, step {number}");
     }
     store.heal();
-    sleep(Duration::from_mins(10)).await;
+    // Claims are listed every eleven minutes at the least, and what was not heard of is given up a minute later.
+    sleep(Duration::from_mins(15)).await;
     assert_eq!(store.wrong(), Vec::<String>::new(), "seed {seed}, at the end");
     at_the_end(&store, seed);
     admitted
