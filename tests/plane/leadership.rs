@@ -445,8 +445,13 @@ fn a_leader_that_is_asked_to_end_hands_over_long_before_its_lease_is_over() {
             &json!({ "holderIdentity": "", "leaseDurationSeconds": 1 }),
         );
         let free = serde_json::to_value(free)?;
-        api.patch("deployer-guard", &PatchParams::default(), &Patch::Merge(&free))
-            .await?;
+        // The guards make the Lease.
+        until("the Lease to be freed", LIMIT, async || {
+            api.patch("deployer-guard", &PatchParams::default(), &Patch::Merge(&free))
+                .await?;
+            Ok(())
+        })
+        .await?;
         let first = stage.wait_leader().await?;
         stage.guards[first].process().terminate()?;
         let second = 1 - first;
