@@ -6,9 +6,9 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use deployer_guard_testkit::objects::{create_pod, make_namespace, set_phase};
 use deployer_guard_testkit::{ControlPlane, Stage, until};
-use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::Client;
-use kube::api::{Api, PostParams};
+use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::common::{OPENSHIFT, PROGRAM, Rollout, run, shared};
@@ -74,11 +74,16 @@ fn used(stage: &Stage) -> anyhow::Result<(BTreeSet<Right>, Vec<Value>)> {
     Ok((rights.collect(), denied))
 }
 
+/// A stage on which the webhook has its own rights alone. In one Pod with a guard it holds those of the guard, too.
 async fn stage() -> anyhow::Result<Stage> {
     let stage = Stage::builder(PROGRAM)
         .plane(ControlPlane::builder().audit_log(true))
         .start()
         .await?;
+    let bindings: Api<ClusterRoleBinding> = Api::all(stage.plane.client(0));
+    for of_the_guard in ["deployer-guard-leftovers", "deployer-guard-guard"] {
+        bindings.delete(of_the_guard, &DeleteParams::default()).await?;
+    }
     let everywhere = policy(
         "everywhere",
         &json!({ "match": { "objectSelector": { "matchLabels": { "scene": "rights" } } } }),
