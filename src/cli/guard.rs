@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use tokio::runtime::{Builder, Runtime};
 
 use super::backend::BackendArgs;
 use super::kubernetes::KubernetesArgs;
+use super::serve_to_the_end;
 use super::window::WindowArgs;
 use crate::guard::configuration::Settings;
 use crate::guard::leadership::lease::LENGTHS;
@@ -128,13 +128,7 @@ impl GuardArgs {
 
 pub(super) fn run(args: GuardArgs) -> anyhow::Result<()> {
     args.logs.init()?;
-    let runtime = Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("the runtime cannot be started")?;
-    let ended = runtime.block_on(serve(args));
-    Runtime::shutdown_background(runtime);
-    ended
+    serve_to_the_end(serve(args))
 }
 
 async fn serve(args: GuardArgs) -> anyhow::Result<()> {

@@ -20,7 +20,9 @@ mod window;
 
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
+use tokio::runtime::Builder;
 
 /// Keeps two deployers from ever working on one application at once.
 #[derive(Debug, Parser)]
@@ -42,6 +44,17 @@ enum Command {
     Check(check::CheckArgs),
     /// Print the CustomResourceDefinitions
     Crds,
+}
+
+/// Runs a server to its end. What is still under way when its grace period is over does not hold the process.
+fn serve_to_the_end(serving: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let runtime = Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("the runtime cannot be started")?;
+    let ended = runtime.block_on(serving);
+    runtime.shutdown_background();
+    ended
 }
 
 impl Cli {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use tokio::runtime::{Builder, Runtime};
 
 use super::kubernetes::KubernetesArgs;
+use super::serve_to_the_end;
 use super::window::WindowArgs;
 use crate::cluster::events::{Events, Publisher};
 use crate::cluster::live::LiveStore;
@@ -46,14 +46,7 @@ pub(super) struct WebhookArgs {
 
 pub(super) fn run(args: WebhookArgs) -> anyhow::Result<()> {
     args.logs.init()?;
-    let runtime = Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("the runtime cannot be started")?;
-    let ended = runtime.block_on(serve(args));
-    // Decisions that are still under way when the grace period is over do not hold the process.
-    Runtime::shutdown_background(runtime);
-    ended
+    serve_to_the_end(serve(args))
 }
 
 async fn serve(args: WebhookArgs) -> anyhow::Result<()> {
