@@ -1,6 +1,6 @@
 //! The command line: what `main` parses and runs.
 //!
-//! Every flag has an environment twin, `DEPLOYER_GUARD_` and its name (but `check --namespace`, which is that of pods:
+//! Every flag has an environment twin, `DEPLOYER_GUARD_` and its name (but the `--namespace` of `check` and `probe`, which is that of pods:
 //! `DEPLOYER_GUARD_POD_NAMESPACE`).
 
 #![allow(
@@ -9,6 +9,7 @@
 )]
 
 mod backend;
+mod certificates;
 mod check;
 mod crds;
 mod guard;
