@@ -15,6 +15,7 @@ mod crds;
 mod guard;
 mod kubernetes;
 mod manifests;
+mod probe;
 mod webhook;
 mod webhook_config;
 mod window;
@@ -43,8 +44,10 @@ enum Command {
     WebhookConfig(webhook_config::WebhookConfigArgs),
     /// Say what would be decided on pods, and why, without a cluster
     Check(check::CheckArgs),
-    /// Print the CustomResourceDefinitions
-    Crds,
+    /// Print the CustomResourceDefinitions, or bring those of a cluster up to date
+    Crds(crds::CrdsArgs),
+    /// Try whether a policy is in force, by dry runs that change nothing
+    Probe(probe::ProbeArgs),
 }
 
 /// Runs a server to its end. What is still under way when its grace period is over does not hold the process.
@@ -67,7 +70,8 @@ impl Cli {
             Command::Guard(args) => (guard::run(*args).map(done), ExitCode::FAILURE),
             Command::WebhookConfig(args) => (webhook_config::run(&args).map(done), ExitCode::FAILURE),
             Command::Check(args) => (check::run(&args), ExitCode::from(check::BAD_INPUT)),
-            Command::Crds => (crds::run().map(done), ExitCode::FAILURE),
+            Command::Crds(args) => (crds::run(&args).map(done), ExitCode::FAILURE),
+            Command::Probe(args) => (probe::run(&args).map(done), ExitCode::FAILURE),
         };
         ended.unwrap_or_else(|error| {
             eprintln!("deployer-guard: {}", explain(&error));

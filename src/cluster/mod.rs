@@ -9,6 +9,7 @@
 //! - [`webhook_configuration`]: which calls the API server makes, generated from policies
 
 pub mod configurations;
+pub mod definitions;
 pub mod events;
 pub mod live;
 pub mod memory;
@@ -16,5 +17,6 @@ pub mod policy_statuses;
 pub mod request;
 pub mod secrets;
 pub mod store;
+pub mod trial;
 pub mod upkeep;
 pub mod webhook_configuration;
