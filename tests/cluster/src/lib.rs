@@ -48,7 +48,7 @@ pub use pki::{Issued, Pki};
 pub use plane::{ControlPlane, LeftRunning, Program};
 pub use ports::free_ports;
 pub use process::{Process, State};
-pub use stage::{NAMESPACE, Replica, Stage, StageBuilder};
+pub use stage::{NAMESPACE, Replica, SECRET, Stage, StageBuilder};
 pub use store_watch::StoreWatch;
 pub use wait::until;
 pub use webhook::{WebhookBuilder, WebhookProcess};
