@@ -184,3 +184,26 @@ async fn a_claim_of_a_newer_protocol_is_not_written() {
         .refused(503, "NewerProtocol");
     assert_eq!(replica.store.writes(), writes);
 }
+
+/// An outcome that a newer version knows, or a slip of an editor. The text is the same however the rest of the claim changes.
+#[tokio::test]
+async fn a_claim_that_cannot_be_read_is_named_with_what_to_do() {
+    let replica = Replica::new();
+    replica.rollout(1, "New");
+    let first = deployer(1, "u1");
+    replica.run(OPENSHIFT, &first).await;
+    replica.store_pod(&first, "Succeeded");
+    replica.rollout(2, "New");
+    replica.run(OPENSHIFT, &deployer(2, "u2")).await;
+    let mut claim = serde_json::to_value(replica.claim().unwrap()).unwrap();
+    claim["spec"]["outcomes"][0]["outcome"] = "Superseded".into();
+    let name = claim["metadata"]["name"].as_str().unwrap().to_owned();
+    replica.store.memory.put(claim);
+    let writes = replica.store.writes();
+    let answer = replica.ask(OPENSHIFT, &deployer(2, "u3")).await;
+    answer.refused(503, "ClaimUnreadable");
+    for part in ["Superseded", &format!("kubectl -n shop edit deployerclaim {name}")] {
+        assert!(answer.message().contains(part), "{}", answer.message());
+    }
+    assert_eq!(replica.store.writes(), writes);
+}
