@@ -12,13 +12,13 @@ use jiff::Timestamp;
 use kube::Resource;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::aside::Aside;
 use super::desk::passed;
 use super::guess::Guess;
 use super::reading::Unread;
 use super::swap::CompareAndSwap;
 use super::ticket::{Decided, Ticket};
 use crate::api::claim::{DeployerClaim, DeployerClaimSpec};
+use crate::aside::Aside;
 use crate::cluster::store::{Failure, ReadError, Store, WriteError};
 use crate::domain::admission::{Evidence, Ruling, Standpoint, Step, Stranger, Wanted, decide};
 use crate::domain::key::Key;
