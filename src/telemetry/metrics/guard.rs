@@ -52,11 +52,6 @@ impl From<Outcome> for ResultLabel {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct TaskLabel {
-    task: &'static str,
-}
-
 type Check = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// The metrics of a guard. [`Metrics::with_guard`](super::Metrics::with_guard) prints them.
@@ -71,7 +66,6 @@ pub struct GuardMetrics {
     policies_refused: Gauge,
     status_writes: Family<ResultLabel, Counter>,
     ca_bundle_failures: Counter,
-    task_panics: Family<TaskLabel, Counter>,
 }
 
 impl GuardMetrics {
@@ -112,11 +106,6 @@ impl GuardMetrics {
             "ca_bundle_reload_failures",
             "Contents of the CA bundle file that could not be used",
             self.ca_bundle_failures.clone(),
-        );
-        own.register(
-            "task_panics",
-            "Panics of the guard's tasks; each was started again",
-            self.task_panics.clone(),
         );
         registry.register_collector(Box::new(Leader(Arc::clone(&self.leads))));
     }
@@ -168,11 +157,6 @@ impl GuardMetrics {
     /// The CA bundle file has a content that cannot be used.
     pub fn ca_bundle_failed(&self) {
         self.ca_bundle_failures.inc();
-    }
-
-    /// A task of this name panicked.
-    pub fn task_panicked(&self, task: &'static str) {
-        self.task_panics.get_or_create(&TaskLabel { task }).inc();
     }
 }
 
