@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::faulty::{Fault, Op};
-use crate::scene::{Guard, RUNNERS, bound, claim, exists, held, holder, runner, runners, store, until};
+use crate::scene::{Guard, RUNNERS, bound, claim, exists, held, holder, runner, runners, settle, store, until};
 
 /// The policy as it is stored before any guard has taken stock under it.
 fn new_policy() -> Value {
@@ -51,6 +51,23 @@ async fn what_was_there_when_a_policy_came_into_force_is_adopted_or_reported_and
     late["metadata"]["creationTimestamp"] = "2026-03-01T00:00:00Z".into();
     store.memory.put(late);
     until("the new duplicate is gone", || !exists(&store, "late")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deployer_from_before_the_policy_is_spared_and_adopted_in_one_write() {
+    let store = store();
+    store.memory.put(new_policy());
+    let guard = Guard::start(&store);
+    settle().await;
+    store.memory.put(bound(runner("a", "shop", 1)));
+    settle().await;
+    let spec = claim(&store, "shop").unwrap().spec;
+    assert_eq!((spec.holder.unwrap().name.as_str(), spec.spared.len()), ("a", 1));
+    for reason in ["DeployerSpared", "DeployerAdopted"] {
+        assert_eq!(guard.times_told(reason), 1, "{reason}: {:?}", guard.told());
+    }
+    let writes = [store.calls(Op::Create).len(), store.calls(Op::Update).len()];
+    assert_eq!(writes, [1, 0]);
 }
 
 #[tokio::test(start_paused = true)]
