@@ -152,12 +152,12 @@ impl<S: Upkeep> Examiner<S> {
             claim: reading.claim.as_ref(),
         };
         self.take_findings(&about, &rules, &plan.findings);
-        if plan.actions.is_empty() {
-            return self.at_rest(&about, &rules, &reading, &plan, now, begun).await;
-        }
         if self.dry_run {
             self.would(&about, &plan.actions);
             return Ok(Round::Ended(self.rest(&rules, &reading, now)));
+        }
+        if plan.actions.is_empty() {
+            return self.at_rest(&about, &rules, &reading, &plan, now, begun).await;
         }
         if self.is_hasty(spot, &plan.actions) {
             return Ok(Round::Ended(Examined::Again(SOON)));
@@ -279,7 +279,6 @@ impl<S: Upkeep> Examiner<S> {
         begun: Instant,
     ) -> Result<Round, ReadError> {
         if let Some(claim) = &reading.claim
-            && !self.dry_run
             && !plan
                 .findings
                 .iter()
@@ -356,10 +355,8 @@ impl<S: Upkeep> Examiner<S> {
     }
 
     fn would(&self, about: &About<'_>, actions: &[Action]) {
-        for action in actions {
-            if self.standing.would_be_new(about.spot, action) {
-                self.records.acted(about, action, Done::Would);
-            }
+        for action in self.standing.would(about.spot, actions) {
+            self.records.acted(about, action, Done::Would);
         }
     }
 

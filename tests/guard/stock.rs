@@ -86,6 +86,26 @@ async fn stock_is_not_taken_while_one_key_cannot_be_examined() {
     assert!(guard.board.read(&version).stock_taken.is_some());
 }
 
+/// The lists that fail come at growing pauses, and the first that does not fail takes stock.
+#[tokio::test(start_paused = true)]
+async fn stock_that_cannot_be_taken_is_tried_ever_more_slowly_and_told_by_metrics() {
+    let store = store();
+    store.memory.put(new_policy());
+    let guard = Guard::start(&store);
+    guard.in_force(RUNNERS, 1);
+    sleep(ALMOST).await;
+    assert_eq!(guard.metric("policies_stock_not_taken ", ""), 1);
+    store.plan(Op::ListPods, usize::MAX, Fault::Fail(Failure::TimedOut));
+    sleep(Duration::from_mins(10)).await;
+    let failures = guard.metric("guard_stock_failures_total", RUNNERS);
+    // One each second would be 600.
+    assert!((10..60).contains(&failures), "{failures}");
+    assert_eq!(guard.metric("policies_stock_not_taken ", ""), 1);
+    store.heal();
+    sleep(Duration::from_mins(2)).await;
+    assert_eq!(guard.metric("policies_stock_not_taken ", ""), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_entry_that_vanished_meanwhile_makes_it_wait_again() {
     let store = store();
