@@ -76,7 +76,6 @@ check() {
 # Inside, as process 1: what a machine's own start would do.
 begin() {
   local dir=$1 file private
-  exec 2>>"$dir/begin.log"
   set -e
   mount --make-rshared /
   # Paths that containerd, CNI and kubelet use without asking are the node's own; what else is there stays in sight.
@@ -113,6 +112,8 @@ begin() {
 outside() {
   local dir=$1 group=${1##*/} inside
   mkdir -m 700 -- "$dir" || exit 1
+  # Nothing of the starter stays open.
+  exec 2>"$dir/begin.log"
   # However it ends, nothing stays.
   trap 'kill -KILL "$inside" 2>/dev/null' TERM
   trap '' INT HUP
@@ -120,7 +121,7 @@ outside() {
   make_groups "$group" || exit 1
   while :; do
     rm -f "$dir/init.pid" "$dir/again"
-    setpriv --pdeathsig KILL -- "${apart[@]}" bash "$here/node.sh" begin "$dir" <&0 2>>"$dir/begin.log" &
+    setpriv --pdeathsig KILL -- "${apart[@]}" bash "$here/node.sh" begin "$dir" <&0 &
     inside=$!
     until [ -s "$dir/init.pid" ] || ! kill -0 "$inside" 2>/dev/null; do
       tr -d ' ' </proc/$inside/task/$inside/children >"$dir/init.pid" 2>/dev/null
