@@ -11,6 +11,7 @@ use deployer_guard::domain::answer::{Answer, Denial};
 use deployer_guard::telemetry::health::{HealthArgs, HealthServer, Readiness};
 use deployer_guard::telemetry::metrics::Metrics;
 use deployer_guard::tls::TlsArgs;
+use deployer_guard::tls::options::TlsSource;
 use deployer_guard::webhook::calls::{Call, Handler, Reply, Undecided};
 use deployer_guard::webhook::options::ServerOptions;
 use deployer_guard::webhook::review::{Request, write};
@@ -51,7 +52,10 @@ pub(crate) async fn serve(arguments: &[String]) -> anyhow::Result<()> {
         client: Client::try_from(config)?,
     });
     let (metrics, readiness) = (Arc::new(Metrics::new()), Readiness::new());
-    let tls = Arc::new(args.tls.load()?);
+    let TlsSource::Files(tls) = args.tls.load()? else {
+        anyhow::bail!("give --tls-cert-file and --tls-key-file");
+    };
+    let tls = Arc::new(tls);
     let bound = WebhookServer::bind(&args.server, tls, handler, Arc::clone(&metrics), &readiness)?;
     let health = HealthServer::bind(&args.health, readiness, metrics)?;
     tokio::select! {

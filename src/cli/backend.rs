@@ -2,6 +2,7 @@
 
 use anyhow::ensure;
 
+use crate::cluster::secrets::host;
 use crate::cluster::webhook_configuration::Backend;
 
 /// Where the API servers find the webhook, on the command line.
@@ -48,6 +49,19 @@ impl BackendArgs {
             name: self.service.clone(),
             port: self.service_port.get().into(),
         })
+    }
+}
+
+impl BackendArgs {
+    /// The names by which the API servers call the webhook: what its certificate is for.
+    pub(super) fn names(&self) -> Vec<String> {
+        match &self.url {
+            Some(url) => vec![host(url).to_owned()],
+            None => {
+                let name = format!("{}.{}.svc", self.service, self.namespace);
+                vec![name.clone(), format!("{name}.cluster.local")]
+            }
+        }
     }
 }
 

@@ -2,16 +2,20 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 
 use super::backend::BackendArgs;
+use super::certificates::CertificateArgs;
 use super::kubernetes::KubernetesArgs;
 use super::serve_to_the_end;
+use super::supervise;
 use super::window::WindowArgs;
 use crate::guard::configuration::Settings;
+use crate::guard::configuration::ca_bundle::BundleSource;
 use crate::guard::leadership::lease::LENGTHS;
 use crate::guard::leadership::{LeaseParams, identity};
 use crate::guard::run::{Ended, Options, run as run_guard};
@@ -29,6 +33,10 @@ use crate::webhook::timeout::parse_go_duration;
     that nothing comes back after an uninstall. There is no readiness: the guard serves nobody. It ends on SIGTERM alone."
 )]
 pub(super) struct GuardArgs {
+    /// Stay as a small parent of the guard's process, and begin it again when it ends: for a container beside the webhook's, whose
+    /// Pod is ready only while both run
+    #[arg(long, env = supervise::ENV)]
+    supervise: bool,
     #[command(flatten)]
     backend: BackendArgs,
     /// The name of the ValidatingWebhookConfiguration that is filled
@@ -43,6 +51,8 @@ pub(super) struct GuardArgs {
     /// when its content changes. Without it, the API server's system's roots
     #[arg(long, env = "DEPLOYER_GUARD_CA_BUNDLE_FILE", value_name = "FILE")]
     ca_bundle_file: Option<PathBuf>,
+    #[command(flatten)]
+    certificates: CertificateArgs,
     /// The name of the Lease, in our namespace, whose holder leads
     #[arg(
         long,
@@ -103,6 +113,14 @@ impl GuardArgs {
         let window = self.window.window()?;
         let instance = self.instance.clone().or_else(|| std::env::var("HOSTNAME").ok());
         let namespace = self.backend.namespace.clone();
+        let certificates = self
+            .certificates
+            .settings(&self.backend, &self.configuration, self.dry_run)?;
+        let ca_bundle = match (&self.ca_bundle_file, &certificates) {
+            (Some(file), _) => BundleSource::File(file.clone()),
+            (None, Some(_)) => BundleSource::Secret,
+            (None, None) => BundleSource::System,
+        };
         let instance = instance.unwrap_or_else(|| "unnamed".into());
         Ok(Options {
             identity: identity(&instance),
@@ -120,15 +138,20 @@ impl GuardArgs {
                 relist: self.relist_period,
                 dry_run: self.dry_run,
             },
-            ca_bundle_file: self.ca_bundle_file.clone(),
+            ca_bundle,
+            certificates,
             grace_period: self.grace_period,
         })
     }
 }
 
-pub(super) fn run(args: GuardArgs) -> anyhow::Result<()> {
+pub(super) fn run(args: GuardArgs) -> anyhow::Result<ExitCode> {
     args.logs.init()?;
-    serve_to_the_end(serve(args))
+    if args.supervise {
+        return supervise::run();
+    }
+    serve_to_the_end(serve(args))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn serve(args: GuardArgs) -> anyhow::Result<()> {
@@ -198,9 +221,47 @@ mod tests {
             (["--relist-period", "0"], "--relist-period"),
             (["--pending-window", "8s"], "--pending-window"),
             (["--url", "http://x"], "--url"),
+            (["--tls-secret", ""], "--tls-secret"),
         ] {
             let refusal = options(&flags).unwrap_err().to_string();
             assert!(refusal.contains(named), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn lives_that_make_no_sense_are_refused_with_the_flag_to_change() {
+        let managed = ["--tls-secret", "s", "--self-managed-tls"];
+        let with = |flags: &[&'static str]| [&managed[..], flags].concat();
+        let names = options(&managed)
+            .unwrap()
+            .certificates
+            .unwrap()
+            .self_managed
+            .unwrap()
+            .names;
+        assert_eq!(
+            names,
+            [
+                "deployer-guard.deployer-guard.svc",
+                "deployer-guard.deployer-guard.svc.cluster.local"
+            ]
+        );
+        for (flags, named) in [
+            (&["--certificate-lifetime", "5s"][..], "--certificate-lifetime"),
+            (&["--certificate-lifetime", "9000h"], "--ca-lifetime"),
+            (
+                &["--ca-lifetime", "20s", "--certificate-lifetime", "10s"],
+                "--trust-delay",
+            ),
+        ] {
+            let refusal = options(&with(flags)).unwrap_err().to_string();
+            assert!(refusal.contains(named), "{refusal}");
+        }
+        for flags in [
+            &["--self-managed-tls"][..],
+            &["--tls-secret", "s", "--ca-bundle-file", "ca.crt"],
+        ] {
+            assert!(options(flags).is_err(), "{flags:?}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! The command line: what `main` parses and runs.
 //!
-//! Every flag has an environment twin, `DEPLOYER_GUARD_` and its name (but `check --namespace`, which is that of pods:
+//! Every flag has an environment twin, `DEPLOYER_GUARD_` and its name (but the `--namespace` of `check` and `probe`, which is that of pods:
 //! `DEPLOYER_GUARD_POD_NAMESPACE`).
 
 #![allow(
@@ -9,11 +9,14 @@
 )]
 
 mod backend;
+mod certificates;
 mod check;
 mod crds;
 mod guard;
 mod kubernetes;
 mod manifests;
+mod probe;
+mod supervise;
 mod webhook;
 mod webhook_config;
 mod window;
@@ -42,8 +45,10 @@ enum Command {
     WebhookConfig(webhook_config::WebhookConfigArgs),
     /// Say what would be decided on pods, and why, without a cluster
     Check(check::CheckArgs),
-    /// Print the CustomResourceDefinitions
-    Crds,
+    /// Print the CustomResourceDefinitions, or bring those of a cluster up to date
+    Crds(crds::CrdsArgs),
+    /// Try whether a policy is in force, by dry runs that change nothing
+    Probe(probe::ProbeArgs),
 }
 
 /// Runs a server to its end. What is still under way when its grace period is over does not hold the process.
@@ -63,10 +68,11 @@ impl Cli {
     pub fn run(self) -> ExitCode {
         let (ended, failure) = match self.command {
             Command::Webhook(args) => (webhook::run(*args).map(done), ExitCode::FAILURE),
-            Command::Guard(args) => (guard::run(*args).map(done), ExitCode::FAILURE),
+            Command::Guard(args) => (guard::run(*args), ExitCode::FAILURE),
             Command::WebhookConfig(args) => (webhook_config::run(&args).map(done), ExitCode::FAILURE),
             Command::Check(args) => (check::run(&args), ExitCode::from(check::BAD_INPUT)),
-            Command::Crds => (crds::run().map(done), ExitCode::FAILURE),
+            Command::Crds(args) => (crds::run(&args).map(done), ExitCode::FAILURE),
+            Command::Probe(args) => (probe::run(&args).map(done), ExitCode::FAILURE),
         };
         ended.unwrap_or_else(|error| {
             eprintln!("deployer-guard: {}", explain(&error));

@@ -7,14 +7,18 @@ use anyhow::{Context, bail};
 use super::kubernetes::KubernetesArgs;
 use super::serve_to_the_end;
 use super::window::WindowArgs;
+use crate::cluster::configurations::Configurations;
 use crate::cluster::events::{Events, Publisher};
 use crate::cluster::live::LiveStore;
+use crate::cluster::secrets::{CertificateReads, Secrets};
 use crate::observer::Observer;
 use crate::statuses::Statuses;
 use crate::telemetry::health::{HealthArgs, HealthServer, Readiness};
 use crate::telemetry::logs::LogArgs;
 use crate::telemetry::metrics::Metrics;
-use crate::tls::TlsArgs;
+use crate::tls::clients::ClientArgs;
+use crate::tls::options::TlsSource;
+use crate::tls::{Tls, TlsArgs, TlsSecret};
 use crate::webhook::desk::Desks;
 use crate::webhook::handler::Admission;
 use crate::webhook::judge::Judge;
@@ -31,6 +35,24 @@ pub(super) struct WebhookArgs {
     server: ServerOptions,
     #[command(flatten)]
     tls: TlsArgs,
+    #[command(flatten)]
+    clients: ClientArgs,
+    /// The namespace of deployer-guard, where the Secret of --tls-secret is
+    #[arg(
+        long,
+        env = "DEPLOYER_GUARD_NAMESPACE",
+        value_name = "NAMESPACE",
+        default_value = "deployer-guard"
+    )]
+    namespace: String,
+    /// The name of the ValidatingWebhookConfiguration, in which is looked up whether a new certificate of the Secret is trusted
+    #[arg(
+        long,
+        env = "DEPLOYER_GUARD_CONFIGURATION",
+        value_name = "NAME",
+        default_value = "deployer-guard"
+    )]
+    configuration: String,
     #[command(flatten)]
     health: HealthArgs,
     #[command(flatten)]
@@ -52,9 +74,26 @@ pub(super) fn run(args: WebhookArgs) -> anyhow::Result<()> {
 async fn serve(args: WebhookArgs) -> anyhow::Result<()> {
     let signals = Signals::install().context("signals cannot be caught")?;
     let window = args.window.window()?;
-    let tls = Arc::new(args.tls.load()?);
-    let client = args.kubernetes.client().await?;
     let metrics = Arc::new(Metrics::new());
+    let source = args.tls.load()?;
+    let interval = args.tls.tls_reload_interval;
+    let clients = args.clients.load(interval, metrics.client_refusals())?;
+    let client = args.kubernetes.client().await?;
+    let mut tls = match source {
+        TlsSource::Files(files) => Tls::from(Arc::new(files)),
+        TlsSource::Secret(name) => {
+            let secrets = Secrets::new(client.clone(), &args.namespace, &name);
+            let configurations = Configurations::new(client.clone(), &args.configuration);
+            let reads = Arc::new(CertificateReads::new(secrets, configurations));
+            let secret = TlsSecret::new(&name, &args.namespace, reads)
+                .read_every(args.tls.tls_secret_interval)
+                .trusted_for(args.tls.trust_delay);
+            Tls::from(Arc::new(secret))
+        }
+    };
+    if let Some(clients) = clients {
+        tls = tls.checking(Arc::new(clients));
+    }
     let readiness = Readiness::new();
     let complete = readiness.condition("policies", "not listed yet");
 

@@ -199,7 +199,8 @@ impl Store for LiveStore {
         let claim = DeployerClaim { spec, ..read.clone() };
         let api = self.claims(&read.namespace().unwrap_or_default());
         let replaced = api.replace(&read.name_any(), &PostParams::default(), &claim).await;
-        self.count("update", "deployerclaim", replaced).map_err(write_error)
+        self.count("update", "deployerclaim", replaced)
+            .map_err(WriteError::from)
     }
 
     async fn update_claim_status(&self, read: &DeployerClaim, status: DeployerClaimStatus) -> Result<(), WriteError> {
@@ -213,7 +214,7 @@ impl Store for LiveStore {
             .await;
         self.count("update", "deployerclaim/status", replaced)
             .map(|_| ())
-            .map_err(write_error)
+            .map_err(WriteError::from)
     }
 }
 
@@ -244,22 +245,24 @@ fn root_cause(error: &dyn std::error::Error) -> String {
     cause.to_string()
 }
 
-/// As [`write_error`], but a create that finds nothing met no race: its namespace or the resource itself is gone.
+/// As any write's, but a create that finds nothing met no race: its namespace or the resource itself is gone.
 fn create_error(failure: Failure) -> WriteError {
     match failure {
         Failure::Answered { code: 404, .. } => WriteError::Refused(failure),
-        failure => write_error(failure),
+        failure => failure.into(),
     }
 }
 
 /// Tells a lost race from a refusal, and both from an answer that leaves open whether the write was done.
-fn write_error(failure: Failure) -> WriteError {
-    match failure {
-        // 404: the claim that was read is gone.
-        Failure::Answered { code: 404 | 409, .. } => WriteError::Conflict,
-        Failure::Answered { code: 400..=428, .. } | Failure::Forbidden(_) => WriteError::Refused(failure),
-        Failure::Answered { code: 429, .. } => WriteError::Shed(failure),
-        failure => WriteError::Unknown(failure),
+impl From<Failure> for WriteError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            // 404: what was read is gone.
+            Failure::Answered { code: 404 | 409, .. } => Self::Conflict,
+            Failure::Answered { code: 400..=428, .. } | Failure::Forbidden(_) => Self::Refused(failure),
+            Failure::Answered { code: 429, .. } => Self::Shed(failure),
+            failure => Self::Unknown(failure),
+        }
     }
 }
 
@@ -288,11 +291,11 @@ mod tests {
             (503, false, false),
             (504, false, false),
         ] {
-            let error = write_error(answered(code));
+            let error = WriteError::from(answered(code));
             assert_eq!(error == WriteError::Conflict, conflict, "{code}");
             assert_eq!(matches!(error, WriteError::Refused(_)), refused, "{code}");
         }
-        assert!(matches!(write_error(Failure::TimedOut), WriteError::Unknown(_)));
+        assert!(matches!(WriteError::from(Failure::TimedOut), WriteError::Unknown(_)));
     }
 
     /// Taken for a conflict, it would be tried again without a pause until the deadline.

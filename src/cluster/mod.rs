@@ -5,14 +5,18 @@
 //! - [`live`]: the real one, over `kube`; [`memory`]: one without an API server
 //! - [`events`]: Events about refusals
 //! - [`configurations`]: the one webhook configuration that is ours to fill; [`policy_statuses`]: what policies say of themselves
+//! - [`secrets`]: the Secret with the serving certificate
 //! - [`webhook_configuration`]: which calls the API server makes, generated from policies
 
 pub mod configurations;
+pub mod definitions;
 pub mod events;
 pub mod live;
 pub mod memory;
 pub mod policy_statuses;
 pub mod request;
+pub mod secrets;
 pub mod store;
+pub mod trial;
 pub mod upkeep;
 pub mod webhook_configuration;

@@ -55,6 +55,14 @@ pub fn webhook_name(policy: &str) -> String {
     format!("{policy}.{POLICY_WEBHOOK}")
 }
 
+/// Whether an entry of this name is ours: that of a policy, or the one that judges policies.
+#[must_use]
+pub fn is_ours(name: &str) -> bool {
+    // `.policies.deployer-guard.io` and what stands for a policy before it.
+    name.strip_suffix(POLICY_WEBHOOK)
+        .is_some_and(|policy| policy.is_empty() || policy.ends_with('.'))
+}
+
 /// The path that requests under a policy go to: it says which version of the policy the API server knows. It does not say that
 /// stock was taken; see [`stocked`].
 #[must_use]

@@ -157,12 +157,6 @@ impl Programmer {
         self.standings.subscribe()
     }
 
-    /// Asks for a round soon.
-    #[must_use]
-    pub fn wake(&self) -> &Notify {
-        &self.wake
-    }
-
     /// Keeps the configuration as the policies want it, until `stop`; a write that is under way is finished.
     /// `leading` tells when leadership changes.
     pub async fn run(&self, mut leading: watch::Receiver<bool>, mut stop: watch::Receiver<bool>) {
@@ -188,6 +182,7 @@ impl Programmer {
             tokio::select! {
                 () = self.wake.notified() => {}
                 () = self.board.stock_taken().notified() => {}
+                () = self.ca_bundle.changed.notified() => {}
                 () = self.known.changed.notified() => {}
                 Ok(()) = leading.changed() => {}
                 () = sleep(pause) => continue,
@@ -235,8 +230,12 @@ impl Programmer {
         if list {
             self.known.list().await.map_err(read("the policies"))?;
         }
+        let found = self.configurations.read().await;
+        if let Ok(found) = &found {
+            self.look_at_bundles(found.as_ref());
+        }
         let mut judged = self.judge(&mut state).await?;
-        let mut stored = match self.configurations.read().await {
+        let mut stored = match found {
             Ok(stored) => stored,
             Err(Failure::Forbidden(text)) => {
                 self.tell(&mut state, &judged, None, Some(&Enforced::NotPermitted(text.clone())));
@@ -245,6 +244,13 @@ impl Programmer {
             Err(why) => return Err(read("the webhook configuration")(why)),
         };
         self.look(&mut state, &judged, stored.as_ref());
+        if self.ca_bundle.is_awaited() {
+            let fault = Some(self.ca_bundle.fault()).filter(|fault| !fault.is_empty());
+            let why = fault.unwrap_or_else(|| "the Secret with the certificates was not read yet".into());
+            let why = Enforced::CaBundleMissing(why);
+            self.tell(&mut state, &judged, stored.as_ref(), Some(&why));
+            return Ok(false);
+        }
         for _ in 0..CONFLICTS {
             let Some(found) = &stored else { break };
             let differing = differences(&entries_of(Some(found)), &self.wanted(&state));
@@ -344,6 +350,15 @@ impl Programmer {
             judged.entry = plain.map(|plain| Forms::new(version_of(&judged.policy), plain));
         }
         Ok(judged)
+    }
+
+    /// What the API servers trust by now stays a part of the bundle for a while.
+    fn look_at_bundles(&self, stored: Option<&ValidatingWebhookConfiguration>) {
+        let entries = entries_of(stored);
+        let ours = entries.iter().filter(|entry| entries::is_ours(&entry.name));
+        let bundles = ours.filter_map(|entry| entry.client_config.ca_bundle.as_ref());
+        self.ca_bundle
+            .found_stored(bundles.map(|bundle| bundle.0.as_slice()), Instant::now());
     }
 
     /// Looks at the configuration as it was just read, and compares it with what these policies want.

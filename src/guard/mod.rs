@@ -5,6 +5,7 @@
 
 mod apply;
 pub mod board;
+pub mod certificates;
 mod claims;
 pub mod condition;
 pub mod configuration;

@@ -37,6 +37,8 @@ pub enum Enforced {
     TooLarge(String),
     /// The configuration may not be read or written: the API server's text.
     NotPermitted(String),
+    /// There is no CA bundle to put into the configuration: why.
+    CaBundleMissing(String),
     /// It is not accepted.
     NotAccepted,
 }
@@ -119,6 +121,11 @@ impl Enforced {
                 "NotPermitted",
                 format!("{object} may not be read or patched ({text}): a rule of deploy/rbac.yaml is missing."),
             ),
+            Self::CaBundleMissing(why) => (
+                false,
+                "CABundleMissing",
+                format!("No API server would trust the webhook: {why}"),
+            ),
             Self::NotAccepted => (
                 false,
                 "NotAccepted",
@@ -164,6 +171,7 @@ mod tests {
             Enforced::Refused(text()),
             Enforced::TooLarge(text()),
             Enforced::NotPermitted(text()),
+            Enforced::CaBundleMissing(text()),
             Enforced::NotAccepted,
         ];
         let accepted = accepted.iter().map(Accepted::condition);

@@ -51,7 +51,10 @@ pub fn wanted(
     }
     status.observed_generation = Some(generation);
     status.counts = notice.counts.or(status.counts);
-    let known = !matches!(standing.enforced, Enforced::NotPermitted(_));
+    let known = !matches!(
+        standing.enforced,
+        Enforced::NotPermitted(_) | Enforced::CaBundleMissing(_)
+    );
     if known {
         status.stock_taking = stock_taking(before.stock_taking, generation, notice, now);
     }

@@ -1,13 +1,13 @@
 //! The guard, wired together: what runs in it, and how it ends.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
 
 use super::board::{Board, Leads};
-use super::configuration::ca_bundle::{CaBundle, CaBundleError};
+use super::certificates::{self, Certificates};
+use super::configuration::ca_bundle::{BundleSource, CaBundle, CaBundleError};
 use super::configuration::known::Known;
 use super::configuration::{Programmer, Settings, Shared};
 use super::leadership::{Leadership, LeaseParams};
@@ -36,8 +36,10 @@ pub struct Options {
     pub lease: LeaseParams,
     /// How the webhook configuration is made.
     pub settings: Settings,
-    /// The file of the CA bundle; without one the API server trusts its system's roots.
-    pub ca_bundle_file: Option<PathBuf>,
+    /// Where the CA bundle comes from.
+    pub ca_bundle: BundleSource,
+    /// The Secret with the certificates, if the CA bundle comes from there.
+    pub certificates: Option<certificates::Settings>,
     /// How long an admitted pod that nobody can find is believed to be on its way.
     pub window: Window,
     /// The name of this guard, for Events.
@@ -80,7 +82,7 @@ pub async fn run(
     guard: Arc<GuardMetrics>,
     signals: &Signals,
 ) -> Result<Ended, CaBundleError> {
-    let ca_bundle = Arc::new(CaBundle::load(options.ca_bundle_file)?);
+    let ca_bundle = Arc::new(CaBundle::load(options.ca_bundle)?);
     let leadership = Leadership::new(client.clone(), &options.lease, options.identity, Arc::clone(&guard));
     let leadership = Arc::new(leadership);
     // A dry run writes nothing, so that it needs no Lease, and must not keep one from a guard that works.
@@ -122,6 +124,9 @@ pub async fn run(
     let (events, notices) = Events::new(Arc::clone(&metrics));
     let publisher = Publisher::new(notices, client.clone(), options.instance, Arc::clone(&metrics));
     tokio::spawn(publisher.reporting_as(CONTROLLER).run());
+    if let Some(settings) = options.certificates {
+        tend_certificates(&mut work, &client, settings, &shared, &events);
+    }
     tend_keys(&mut work, &client, reconciliation, &shared, &events, &metrics);
     tend_configuration(&mut work, &client, options.settings, &shared, &leadership, metrics);
 
@@ -175,6 +180,29 @@ fn tend_keys(
     });
 }
 
+/// The room that looks after the Secret with the certificates.
+fn tend_certificates(
+    work: &mut Tasks,
+    client: &Client,
+    settings: certificates::Settings,
+    shared: &Shared,
+    events: &Events,
+) {
+    let certificates = Arc::new(Certificates::new(
+        client.clone(),
+        settings,
+        Arc::clone(&shared.ca_bundle),
+        Arc::clone(&shared.leads),
+        events.clone(),
+        Arc::clone(&shared.metrics),
+    ));
+    let stop = work.stop();
+    work.tend("certificates", move || {
+        let (certificates, stop) = (Arc::clone(&certificates), stop.clone());
+        async move { certificates.run(stop).await }
+    });
+}
+
 /// The rooms that program the webhook configuration and write the status of policies.
 fn tend_configuration(
     work: &mut Tasks,
@@ -213,11 +241,9 @@ fn tend_configuration(
         async move { programming.run(leading, ending).await }
     });
     let (ca_bundle, counted, ending) = (Arc::clone(&shared.ca_bundle), Arc::clone(&shared.metrics), stop.clone());
-    let woken = Arc::clone(&programmer);
     work.tend("CA bundle", move || {
         let (ca_bundle, counted, ending) = (Arc::clone(&ca_bundle), Arc::clone(&counted), ending.clone());
-        let woken = Arc::clone(&woken);
-        async move { ca_bundle.keep_fresh(&counted, woken.wake(), ending).await }
+        async move { ca_bundle.keep_fresh(&counted, ending).await }
     });
     let (standings, leading) = (programmer.standings(), leadership.subscribe());
     work.tend("status of policies", move || {

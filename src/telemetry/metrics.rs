@@ -13,9 +13,11 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+mod clients;
 mod guard;
 mod reconciling;
 
+pub use clients::ClientRefusals;
 pub use guard::{GuardMetrics, LeaseTry, Outcome};
 pub use reconciling::Reconciling;
 
@@ -89,6 +91,9 @@ pub struct Metrics {
     waiting_dropped: Counter,
     certificate_not_after: Gauge,
     certificate_reload_failures: Counter,
+    certificate_source_broken: Gauge,
+    certificate_held_back: Gauge,
+    client_refusals: Arc<ClientRefusals>,
     reconciling: Reconciling,
 }
 
@@ -126,6 +131,9 @@ impl Metrics {
             waiting_dropped: Counter::default(),
             certificate_not_after: Gauge::default(),
             certificate_reload_failures: Counter::default(),
+            certificate_source_broken: Gauge::default(),
+            certificate_held_back: Gauge::default(),
+            client_refusals: Arc::default(),
             reconciling: Reconciling::default(),
         };
         metrics.register();
@@ -202,8 +210,18 @@ impl Metrics {
         );
         own.register(
             "certificate_reload_failures",
-            "Contents of the certificate files that could not be served with",
+            "Contents of the certificate files or Secret that could not be served with",
             self.certificate_reload_failures.clone(),
+        );
+        own.register(
+            "certificate_source_broken",
+            "1 while the certificate files or Secret are missing, or hold nothing that could be served with",
+            self.certificate_source_broken.clone(),
+        );
+        own.register(
+            "certificate_held_back",
+            "1 while a new certificate waits for the stored webhook configuration to trust it",
+            self.certificate_held_back.clone(),
         );
         self.reconciling.register(own);
         own.register(
@@ -212,6 +230,8 @@ impl Metrics {
             Info::new([("version", env!("CARGO_PKG_VERSION"))]),
         );
         self.registry.register_collector(Box::new(ProcessMemory));
+        self.registry
+            .register_collector(Box::new(clients::Collected(Arc::clone(&self.client_refusals))));
     }
 
     /// Counts a decision, and how long it took from the call's arrival to its answer.
@@ -293,9 +313,25 @@ impl Metrics {
         self.certificate_not_after.set(seconds);
     }
 
-    /// Counts a content of the certificate files that could not be served with.
+    /// Counts a content of the certificate files or Secret that could not be served with.
     pub fn certificate_reload_failed(&self) {
         self.certificate_reload_failures.inc();
+    }
+
+    /// Says whether what the certificate files or Secret hold now could not be served with.
+    pub fn certificate_source_broken(&self, broken: bool) {
+        self.certificate_source_broken.set(broken.into());
+    }
+
+    /// Says whether a new certificate waits to be trusted.
+    pub fn certificate_held_back(&self, held_back: bool) {
+        self.certificate_held_back.set(held_back.into());
+    }
+
+    /// Those of callers that are not served.
+    #[must_use]
+    pub fn client_refusals(&self) -> &Arc<ClientRefusals> {
+        &self.client_refusals
     }
 
     /// Those of a guard's reconciliation.

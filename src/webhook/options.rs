@@ -109,6 +109,8 @@ mod tests {
         #[command(flatten)]
         tls: crate::tls::TlsArgs,
         #[command(flatten)]
+        clients: crate::tls::clients::ClientArgs,
+        #[command(flatten)]
         health: crate::telemetry::health::HealthArgs,
         #[command(flatten)]
         logs: crate::telemetry::logs::LogArgs,
@@ -128,6 +130,7 @@ mod tests {
         assert_eq!(cli.server.check(), Ok(()));
         assert_eq!(cli.tls.tls_reload_interval, Duration::from_secs(1));
         assert_eq!(cli.health.health_listen.port(), 8080);
+        assert!(cli.clients.client_ca_file.is_none());
         assert_eq!(cli.logs.log_format, crate::telemetry::logs::LogFormat::Json);
     }
 

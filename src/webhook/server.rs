@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::telemetry::health::{Condition, Readiness};
 use crate::telemetry::metrics::Metrics;
-use crate::tls::TlsFiles;
+use crate::tls::Tls;
 use crate::webhook::calls::Handler;
 use crate::webhook::front::{Front, serve};
 use crate::webhook::limits::{Limits, Underway};
@@ -74,7 +74,7 @@ pub enum Ended {
 pub struct WebhookServer;
 
 impl WebhookServer {
-    /// Takes the addresses. Adds the conditions `certificate` (holds) and `serving` (holds while [`Bound::run`] runs and
+    /// Takes the addresses. Adds the conditions `certificate` (holds while there is one to serve with) and `serving` (holds while [`Bound::run`] runs and
     /// was not asked to end) to the readiness.
     ///
     /// Handlers will run on the runtime that this is called in.
@@ -86,7 +86,7 @@ impl WebhookServer {
     /// Outside a tokio runtime.
     pub fn bind(
         options: &ServerOptions,
-        tls: Arc<TlsFiles>,
+        tls: impl Into<Tls>,
         handler: Arc<dyn Handler>,
         metrics: Arc<Metrics>,
         readiness: &Readiness,
@@ -98,8 +98,9 @@ impl WebhookServer {
             let listener = TcpListener::bind(address).map_err(failed)?;
             listeners.push((listener.local_addr().map_err(failed)?, listener));
         }
-        readiness.condition("certificate", "not loaded").hold();
-        metrics.certificate_not_after(tls.not_after());
+        let tls = tls.into();
+        let certificate = readiness.condition("certificate", "not loaded");
+        tls.tell(&metrics, &certificate);
         let front = Front {
             handler,
             metrics,
@@ -111,6 +112,7 @@ impl WebhookServer {
         Ok(Bound {
             listeners,
             tls,
+            certificate,
             front: Arc::new(front),
             serving: readiness.condition("serving", "not serving yet"),
             workers: usize::from(options.workers),
@@ -124,7 +126,8 @@ impl WebhookServer {
 #[must_use]
 pub struct Bound {
     listeners: Vec<(SocketAddr, TcpListener)>,
-    tls: Arc<TlsFiles>,
+    tls: Tls,
+    certificate: Condition,
     front: Arc<Front>,
     serving: Condition,
     workers: usize,
@@ -148,7 +151,9 @@ impl Bound {
     /// # Errors
     /// If the server cannot start, or ends without being asked.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<Ended, ServerError> {
-        let fresh = Arc::clone(&self.tls).keep_fresh(Arc::clone(&self.front.metrics));
+        let (tls, certificate) = (self.tls.clone(), self.certificate.clone());
+        let metrics = Arc::clone(&self.front.metrics);
+        let fresh = tls.keep_fresh(&metrics, &certificate);
         tokio::select! {
             never = fresh => match never {},
             ended = self.serve(shutdown) => ended,
@@ -170,6 +175,7 @@ impl Bound {
         let Self {
             listeners,
             tls,
+            certificate: _,
             front,
             serving,
             workers,
@@ -218,7 +224,7 @@ impl Bound {
 
 fn start(
     listeners: Vec<(SocketAddr, TcpListener)>,
-    tls: &Arc<TlsFiles>,
+    tls: &Tls,
     front: &Arc<Front>,
     workers: usize,
     grace_period: Duration,

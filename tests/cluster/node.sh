@@ -37,10 +37,11 @@ make_groups() {
 
 remove_groups() {
   local group tick
-  for group in $(groups "$1"); do
+  # One more than were made: where version 2 stands beside version 1, runc makes groups in it.
+  for group in /sys/fs/cgroup/"$1" /sys/fs/cgroup/*/"$1"; do
     for ((tick = 0; tick < 50; tick++)); do
-      find "$group" -depth -type d -exec rmdir {} + 2>/dev/null
       [ -d "$group" ] || break
+      find "$group" -depth -type d -exec rmdir {} + 2>/dev/null
       sleep 0.1
     done
   done

@@ -4,6 +4,8 @@
 #![allow(missing_docs, reason = "a test")]
 
 mod bad_input;
+mod callers;
+mod certificates;
 mod check;
 mod common;
 mod configuration;
@@ -19,6 +21,7 @@ mod modes;
 mod openshift;
 mod own_webhook;
 mod pairs;
+mod probe;
 mod records;
 mod refusal;
 mod rights;

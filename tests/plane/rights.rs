@@ -27,12 +27,13 @@ fn granted() -> anyhow::Result<BTreeSet<Right>> {
     let mut rights = BTreeSet::new();
     for role in documents
         .into_iter()
-        // What others may read is not ours to use, and no guard runs here.
+        // What others may read is not ours to use; no guard runs here, and certificates are in files.
         .filter(|document| {
             let other = [
                 "deployer-guard-view",
                 "deployer-guard-leftovers",
                 "deployer-guard-guard",
+                "deployer-guard-certificates",
             ]
             .map(|name| json!(name));
             document["kind"] == "ClusterRole" && !other.contains(&document["metadata"]["name"])

@@ -3,6 +3,8 @@
 mod bad_input;
 mod calls;
 mod certificates;
+mod clients;
 mod ending;
 mod health;
+mod secret;
 mod support;

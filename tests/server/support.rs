@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use clap::Parser;
 use deployer_guard::telemetry::health::Readiness;
 use deployer_guard::telemetry::metrics::Metrics;
-use deployer_guard::tls::TlsFiles;
+use deployer_guard::tls::{Tls, TlsFiles};
 use deployer_guard::webhook::calls::{Call, Handler, Reply, Undecided};
 use deployer_guard::webhook::options::ServerOptions;
 use deployer_guard::webhook::server::{Ended, ServerError, WebhookServer};
@@ -140,6 +140,18 @@ impl Site {
         Self::run(flags, tls, trusted, handler, served)
     }
 
+    /// The same with what it serves TLS with.
+    pub(crate) fn over(tls: Tls, trusted: Vec<CertificateDer<'static>>) -> Self {
+        Self::counting(tls, trusted, Arc::new(Metrics::new()))
+    }
+
+    /// The same with the metrics that it counts in.
+    pub(crate) fn counting(tls: Tls, trusted: Vec<CertificateDer<'static>>, metrics: Arc<Metrics>) -> Self {
+        let handler = Arc::new(TestHandler::default());
+        let served = Arc::clone(&handler) as Arc<dyn Handler>;
+        Self::bind(&[], tls, trusted, handler, served, metrics)
+    }
+
     fn run(
         flags: &[&str],
         tls: TlsFiles,
@@ -147,9 +159,20 @@ impl Site {
         handler: Arc<TestHandler>,
         served: Arc<dyn Handler>,
     ) -> Self {
-        let (metrics, readiness) = (Arc::new(Metrics::new()), Readiness::new());
-        let bound =
-            WebhookServer::bind(&options(flags), Arc::new(tls), served, Arc::clone(&metrics), &readiness).unwrap();
+        let tls = Tls::from(Arc::new(tls));
+        Self::bind(flags, tls, trusted, handler, served, Arc::new(Metrics::new()))
+    }
+
+    fn bind(
+        flags: &[&str],
+        tls: Tls,
+        trusted: Vec<CertificateDer<'static>>,
+        handler: Arc<TestHandler>,
+        served: Arc<dyn Handler>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let readiness = Readiness::new();
+        let bound = WebhookServer::bind(&options(flags), tls, served, Arc::clone(&metrics), &readiness).unwrap();
         let (trigger, signals) = Signals::manual();
         let addresses = bound.addresses();
         let running = tokio::spawn(async move { bound.run_until_signalled(&signals).await });

@@ -14,7 +14,7 @@ use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{LiveStore, write_error};
+use super::LiveStore;
 use crate::api::{DeployerClaim, DeployerPolicy};
 use crate::cluster::store::{Failure, OwnerKind, ReadError, WriteError};
 use crate::cluster::upkeep::{Fence, Listed, Upkeep, Watch};
@@ -101,7 +101,7 @@ impl Upkeep for LiveStore {
     async fn delete_pod(&self, pod: Fence<'_>) -> Result<(), WriteError> {
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), pod.namespace, &self.pod);
         let deleted = api.delete(pod.name, &fenced(Some(pod.uid), Some(pod.version))).await;
-        self.count("delete", "pod", deleted).map(drop).map_err(write_error)
+        self.count("delete", "pod", deleted).map(drop).map_err(WriteError::from)
     }
 
     async fn delete_claim(&self, read: &DeployerClaim) -> Result<(), WriteError> {
@@ -112,7 +112,7 @@ impl Upkeep for LiveStore {
             .await;
         self.count("delete", "deployerclaim", deleted)
             .map(drop)
-            .map_err(write_error)
+            .map_err(WriteError::from)
     }
 
     async fn annotate_owner(
@@ -130,7 +130,9 @@ impl Upkeep for LiveStore {
         // A uid cannot be changed: a patch of an object that was made anew under the name is refused.
         let patch = Patch::Merge(json!({ "metadata": { "uid": uid, "annotations": { key: value } } }));
         let patched = api.patch(name, &PatchParams::default(), &patch).await;
-        self.count("patch", "owner", patched).map(drop).map_err(write_error)
+        self.count("patch", "owner", patched)
+            .map(drop)
+            .map_err(WriteError::from)
     }
 
     async fn list_active_pods(&self, label_selector: &str) -> Result<Vec<Listed>, ReadError> {

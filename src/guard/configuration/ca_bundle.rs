@@ -1,21 +1,37 @@
-//! The CA bundle by which the API server checks the webhook's certificate, read again when its file changes.
+//! The CA bundle by which the API server checks the webhook's certificate: from a file, from a Secret, or none.
+//!
+//! An authority that leaves its source stays in the bundle for some minutes: replicas that have not heard of the exchange yet
+//! serve with its certificates.
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use data_encoding::BASE64;
 use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 use tokio::sync::{Notify, watch};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::telemetry::metrics::GuardMetrics;
+use crate::tls::trust::certificates;
 
 /// How often the file is looked at. Kubelet swaps a symlink, which a watch on the file does not see.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// How long an authority stays in the bundle that is no longer in the source.
+pub const LINGER: Duration = Duration::from_mins(5);
+
+/// Where the bundle comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BundleSource {
+    /// Nowhere: the API server trusts its system's roots.
+    System,
+    /// A file of PEM certificates.
+    File(PathBuf),
+    /// The `ca.crt` of a Secret, which somebody else reads: see [`CaBundle::learn`].
+    Secret,
+}
 
 /// Why a file is no CA bundle.
 #[derive(Debug, thiserror::Error)]
@@ -38,18 +54,34 @@ pub enum CaBundleError {
     },
 }
 
-/// The last good bundle and the one before.
+/// What is published now, and what was before.
 #[derive(Debug, Default)]
-struct Bundles {
+struct Published {
     current: Option<Vec<u8>>,
     previous: Option<Vec<u8>>,
 }
 
-/// The CA bundle in a file, or none: then the API server trusts its system's roots.
+/// What the bundle is made of.
+#[derive(Debug, Default)]
+struct Parts {
+    /// The last good content of the source.
+    source: Vec<CertificateDer<'static>>,
+    /// What left it, and until when that stays.
+    leaving: Vec<(CertificateDer<'static>, Instant)>,
+    /// What is stored was looked at.
+    begun: bool,
+    /// The last fault of the source that was reported.
+    reported: String,
+}
+
+/// The CA bundle of now.
 #[derive(Debug)]
 pub struct CaBundle {
-    path: Option<PathBuf>,
-    bundles: ArcSwap<Bundles>,
+    source: BundleSource,
+    parts: Mutex<Parts>,
+    published: ArcSwap<Published>,
+    /// Told when the bundle is another.
+    pub changed: Notify,
 }
 
 impl CaBundle {
@@ -57,94 +89,172 @@ impl CaBundle {
     ///
     /// # Errors
     /// If it is no bundle.
-    pub fn load(path: Option<PathBuf>) -> Result<Self, CaBundleError> {
-        let current = path.as_deref().map(read).transpose()?;
-        Ok(Self {
-            path,
-            bundles: ArcSwap::from_pointee(Bundles {
-                current,
-                previous: None,
-            }),
-        })
+    pub fn load(source: BundleSource) -> Result<Self, CaBundleError> {
+        let found = match &source {
+            BundleSource::File(path) => read(path)?,
+            BundleSource::System | BundleSource::Secret => Vec::new(),
+        };
+        let bundle = Self {
+            source,
+            parts: Mutex::default(),
+            published: ArcSwap::default(),
+            changed: Notify::new(),
+        };
+        let mut parts = bundle.lock();
+        parts.source = found;
+        bundle.publish(&parts);
+        drop(parts);
+        Ok(bundle)
     }
 
-    /// The certificates of the last good content, PEM: nothing else that the file holds.
+    /// The certificates of the last good content and those that left it a moment ago, PEM: nothing else that the source holds.
     #[must_use]
     pub fn current(&self) -> Option<Vec<u8>> {
-        self.bundles.load().current.clone()
+        self.published.load().current.clone()
+    }
+
+    /// There is to be a bundle, and there is none yet. Nothing may be put in force: no API server would trust the webhook.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.source != BundleSource::System && self.published.load().current.is_none()
+    }
+
+    /// What is wrong with the source, as it was last reported; empty if nothing is.
+    #[must_use]
+    pub fn fault(&self) -> String {
+        self.lock().reported.clone()
     }
 
     /// Whether this is the bundle, or was the one before it.
     #[must_use]
     pub fn knows(&self, bundle: Option<&[u8]>) -> bool {
-        let bundles = self.bundles.load();
+        let published = self.published.load();
         let known = [
-            Some(&bundles.current),
-            bundles.previous.is_some().then_some(&bundles.previous),
+            Some(&published.current),
+            published.previous.is_some().then_some(&published.previous),
         ];
         known.into_iter().flatten().any(|known| known.as_deref() == bundle)
     }
 
-    /// Looks at the file each second until `stop`; tells of each new bundle. A content that is none is reported once, and the
-    /// last good one stays.
-    pub async fn keep_fresh(&self, metrics: &GuardMetrics, changed: &Notify, mut stop: watch::Receiver<bool>) {
-        let Some(path) = &self.path else {
-            let _stopped = stop.wait_for(|stop| *stop).await;
+    /// Takes in a good content of the source. Gives whether the bundle changed.
+    pub fn learn(&self, found: Vec<CertificateDer<'static>>, at: Instant, metrics: &GuardMetrics) -> bool {
+        metrics.ca_not_after(found.iter().filter_map(not_after).max().unwrap_or_default());
+        let mut parts = self.lock();
+        parts.reported.clear();
+        let left = parts.source.iter().filter(|old| !found.contains(old));
+        let left: Vec<_> = left.map(|old| (old.clone(), at + LINGER)).collect();
+        parts.leaving.retain(|(old, _)| !found.contains(old));
+        parts.leaving.extend(left);
+        parts.source = found;
+        self.settle(&mut parts, at)
+    }
+
+    /// Takes in that the source is no bundle. It is reported once, and the last good one stays.
+    pub fn failed(&self, fault: &str, at: Instant, metrics: &GuardMetrics) {
+        let mut parts = self.lock();
+        if parts.reported != fault {
+            let stays = parts.source.first().map(|_| "the last good CA bundle stays");
+            tracing::warn!(fault, stays, "there is no CA bundle to be had");
+            metrics.ca_bundle_failed();
+            fault.clone_into(&mut parts.reported);
+        }
+        self.settle(&mut parts, at);
+    }
+
+    /// At the first look, what is stored may come from before an exchange that this process did not see: it stays for a while, too.
+    pub fn found_stored<'a>(&self, bundles: impl Iterator<Item = &'a [u8]>, at: Instant) {
+        let mut parts = self.lock();
+        if std::mem::replace(&mut parts.begun, true) || self.source == BundleSource::System {
             return;
-        };
-        let mut reported = String::new();
+        }
+        for certificate in bundles.filter_map(|bundle| certificates(bundle).ok()).flatten() {
+            let known = parts.leaving.iter().any(|(known, _)| *known == certificate);
+            if !known && !parts.source.contains(&certificate) {
+                parts.leaving.push((certificate, at + LINGER));
+            }
+        }
+        self.settle(&mut parts, at);
+    }
+
+    /// Looks at the file each second until `stop`, and lets go of what has stayed long enough.
+    pub async fn keep_fresh(&self, metrics: &GuardMetrics, mut stop: watch::Receiver<bool>) {
         loop {
+            if let BundleSource::File(path) = &self.source {
+                match read(path) {
+                    Ok(found) if found != self.lock().source => {
+                        tracing::info!(file = %path.display(), "the CA bundle changed");
+                        self.learn(found, Instant::now(), metrics);
+                    }
+                    Ok(same) => drop(self.learn(same, Instant::now(), metrics)),
+                    Err(error) => self.failed(&error.to_string(), Instant::now(), metrics),
+                }
+            } else {
+                let mut parts = self.lock();
+                self.settle(&mut parts, Instant::now());
+            }
             tokio::select! {
                 () = sleep(INTERVAL) => {}
                 _ = stop.wait_for(|stop| *stop) => return,
             }
-            match read(path) {
-                Ok(pem) => {
-                    reported.clear();
-                    let before = self.bundles.load_full();
-                    if before.current.as_ref() != Some(&pem) {
-                        tracing::info!(file = %path.display(), "the CA bundle changed");
-                        self.bundles.store(Arc::new(Bundles {
-                            current: Some(pem),
-                            previous: before.current.clone(),
-                        }));
-                        changed.notify_one();
-                    }
-                }
-                Err(error) if error.to_string() != reported => {
-                    tracing::warn!(%error, "the last good CA bundle stays");
-                    metrics.ca_bundle_failed();
-                    reported = error.to_string();
-                }
-                Err(_reported_before) => {}
+        }
+    }
+
+    /// Lets go of what has stayed long enough, unless it is all there is; publishes what is left. Gives whether that is new.
+    fn settle(&self, parts: &mut Parts, at: Instant) -> bool {
+        if !parts.source.is_empty() {
+            parts.leaving.retain(|(_, until)| at < *until);
+        }
+        let changed = self.publish(parts);
+        if changed {
+            self.changed.notify_one();
+        }
+        changed
+    }
+
+    fn publish(&self, parts: &Parts) -> bool {
+        let leaving = parts.leaving.iter().map(|(certificate, _)| certificate);
+        let mut all: Vec<_> = Vec::new();
+        for certificate in parts.source.iter().chain(leaving) {
+            if !all.contains(&certificate) {
+                all.push(certificate);
             }
         }
+        let current = (!all.is_empty()).then(|| pem(all.into_iter()));
+        let before = self.published.load_full();
+        let changed = before.current != current;
+        if changed {
+            let previous = before.current.clone();
+            self.published.store(Arc::new(Published { current, previous }));
+        }
+        changed
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Parts> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+fn not_after(certificate: &CertificateDer<'_>) -> Option<i64> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    Some(parsed.validity().not_after.timestamp())
+}
+
 /// The certificates in a file, and nothing else of it: a key beside them must not be published.
-fn read(path: &Path) -> Result<Vec<u8>, CaBundleError> {
+fn read(path: &Path) -> Result<Vec<CertificateDer<'static>>, CaBundleError> {
     let content = std::fs::read(path).map_err(|source| CaBundleError::Read {
         path: path.to_owned(),
         source,
     })?;
-    parse(&content).map_err(|why| CaBundleError::Content {
+    certificates(&content).map_err(|why| CaBundleError::Content {
         path: path.to_owned(),
         why,
     })
 }
 
-fn parse(content: &[u8]) -> Result<Vec<u8>, String> {
-    let certificates = CertificateDer::pem_slice_iter(content)
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| error.to_string())?;
-    if certificates.is_empty() {
-        return Err("it has no CERTIFICATE section".into());
-    }
+/// Certificates as PEM, one after another.
+pub(in crate::guard) fn pem<'a>(certificates: impl Iterator<Item = &'a CertificateDer<'a>>) -> Vec<u8> {
     let mut pem = String::new();
-    for (i, certificate) in certificates.iter().enumerate() {
-        x509_parser::parse_x509_certificate(certificate)
-            .map_err(|error| format!("number {} is no certificate: {error}", i + 1))?;
+    for certificate in certificates {
         pem.push_str("-----BEGIN CERTIFICATE-----\n");
         let text = BASE64.encode(certificate);
         for line in text.as_bytes().chunks(64) {
@@ -153,7 +263,7 @@ fn parse(content: &[u8]) -> Result<Vec<u8>, String> {
         }
         pem.push_str("-----END CERTIFICATE-----\n");
     }
-    Ok(pem.into_bytes())
+    pem.into_bytes()
 }
 
 #[cfg(test)]
@@ -165,11 +275,19 @@ mod tests {
         (issued.cert.pem(), issued.signing_key.serialize_pem())
     }
 
+    fn authority() -> Vec<CertificateDer<'static>> {
+        certificates(certificate().0.as_bytes()).unwrap()
+    }
+
+    fn published(bundle: &CaBundle) -> Vec<CertificateDer<'static>> {
+        certificates(&bundle.current().unwrap()).unwrap()
+    }
+
     #[test]
     fn a_bundle_holds_all_certificates_of_the_file_and_no_key() {
         let ((one, key), (two, _)) = (certificate(), certificate());
-        let bundle = parse(format!("# the old one\n{one}{key}{two}").as_bytes()).unwrap();
-        let bundle = String::from_utf8(bundle).unwrap();
+        let found = certificates(format!("# the old one\n{one}{key}{two}").as_bytes()).unwrap();
+        let bundle = String::from_utf8(pem(found.iter())).unwrap();
         assert_eq!(
             bundle.replace("\r\n", "\n"),
             format!("{one}{two}").replace("\r\n", "\n")
@@ -189,8 +307,44 @@ mod tests {
             ),
             (good[..good.len() / 2].to_owned(), ""),
         ] {
-            let error = parse(content.as_bytes()).unwrap_err();
+            let error = certificates(content.as_bytes()).unwrap_err();
             assert!(error.contains(why), "{error}");
         }
+    }
+
+    #[test]
+    fn an_authority_that_leaves_stays_for_five_minutes_and_one_that_comes_back_for_good() {
+        let (metrics, at) = (GuardMetrics::default(), Instant::now());
+        let bundle = CaBundle::load(BundleSource::Secret).unwrap();
+        assert!(bundle.is_awaited() && bundle.current().is_none());
+        let (old, new) = (authority(), authority());
+        assert!(bundle.learn(old.clone(), at, &metrics));
+        let before = bundle.current();
+        assert!(bundle.learn(new.clone(), at, &metrics));
+        assert_eq!(published(&bundle), [&new[..], &old].concat());
+        assert!(bundle.knows(before.as_deref()), "the one before it is no drift");
+        let almost = at + LINGER.checked_sub(Duration::from_secs(1)).unwrap();
+        assert!(!bundle.learn(new.clone(), almost, &metrics));
+        assert!(bundle.learn(new.clone(), at + LINGER, &metrics));
+        assert_eq!(published(&bundle), new);
+        bundle.learn(old.clone(), at, &metrics);
+        bundle.learn(new.clone(), at, &metrics);
+        bundle.failed("broken", at + LINGER, &metrics);
+        assert_eq!(published(&bundle), new, "a source that is broken keeps nothing longer");
+    }
+
+    #[test]
+    fn what_is_stored_at_the_first_look_stays_for_a_while_and_longer_where_there_is_nothing_else() {
+        let (metrics, at) = (GuardMetrics::default(), Instant::now());
+        let bundle = CaBundle::load(BundleSource::Secret).unwrap();
+        let (stored, new, later) = (authority(), authority(), authority());
+        bundle.found_stored([pem(stored.iter())].iter().map(Vec::as_slice), at);
+        bundle.found_stored([pem(later.iter())].iter().map(Vec::as_slice), at);
+        bundle.failed("it is not there", at + LINGER * 2, &metrics);
+        assert_eq!(published(&bundle), stored, "only the first look counts");
+        bundle.learn(new.clone(), at, &metrics);
+        assert_eq!(published(&bundle), [&new[..], &stored].concat());
+        bundle.learn(new.clone(), at + LINGER, &metrics);
+        assert_eq!(published(&bundle), new);
     }
 }

@@ -5,15 +5,8 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhook;
 use serde_json::Value;
 
+pub use crate::cluster::webhook_configuration::is_ours;
 use crate::cluster::webhook_configuration::webhook_name;
-
-/// Whether an entry of this name is ours: that of a policy, or the one that judges policies.
-#[must_use]
-pub fn is_ours(name: &str) -> bool {
-    // `.policies.deployer-guard.io` and what stands for a policy before it.
-    let suffix = webhook_name("");
-    name.ends_with(&suffix) || suffix.strip_prefix('.') == Some(name)
-}
 
 /// The name of the policy whose entry has this name.
 #[must_use]

@@ -71,6 +71,8 @@ pub struct GuardMetrics {
     policies_refused: Gauge,
     status_writes: Family<ResultLabel, Counter>,
     ca_bundle_failures: Counter,
+    ca_not_after: Gauge,
+    certificate_writes: Family<ResultLabel, Counter>,
     task_panics: Family<TaskLabel, Counter>,
 }
 
@@ -110,8 +112,18 @@ impl GuardMetrics {
         );
         own.register(
             "ca_bundle_reload_failures",
-            "Contents of the CA bundle file that could not be used",
+            "Contents of the CA bundle file or of the Secret's ca.crt that could not be used",
             self.ca_bundle_failures.clone(),
+        );
+        own.register(
+            "ca_not_after_seconds",
+            "When the last authority of the CA bundle expires, Unix time; 0 where there is none",
+            self.ca_not_after.clone(),
+        );
+        own.register(
+            "certificate_writes",
+            "Writes of the Secret with the certificates",
+            self.certificate_writes.clone(),
         );
         own.register(
             "task_panics",
@@ -165,7 +177,17 @@ impl GuardMetrics {
         self.status_writes.get_or_create(&outcome.into()).inc();
     }
 
-    /// The CA bundle file has a content that cannot be used.
+    /// Says when the last authority of the CA bundle expires, in seconds since the Unix epoch.
+    pub fn ca_not_after(&self, seconds: i64) {
+        self.ca_not_after.set(seconds);
+    }
+
+    /// Counts a write of the Secret with the certificates.
+    pub fn certificates_written(&self, outcome: Outcome) {
+        self.certificate_writes.get_or_create(&outcome.into()).inc();
+    }
+
+    /// The CA bundle's source has a content that cannot be used.
     pub fn ca_bundle_failed(&self) {
         self.ca_bundle_failures.inc();
     }

@@ -55,7 +55,7 @@ pub use plane::{ControlPlane, LeftRunning, Program};
 pub use ports::free_ports;
 pub use process::{Process, State};
 pub use release::{Release, chart};
-pub use stage::{NAMESPACE, Replica, Stage, StageBuilder};
+pub use stage::{NAMESPACE, Replica, SECRET, Stage, StageBuilder};
 pub use store_watch::StoreWatch;
 pub use stream::{Flow, Stream};
 pub use wait::until;

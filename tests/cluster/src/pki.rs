@@ -14,6 +14,7 @@ use rcgen::{
 /// Each certificate is valid from 1975 to 4096 (what rcgen takes unless told): no test depends on the clock.
 pub struct Pki {
     issuer: CertifiedIssuer<'static, KeyPair>,
+    usage: ExtendedKeyUsagePurpose,
 }
 
 /// A certificate and its private key.
@@ -36,7 +37,21 @@ impl Pki {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
-        Ok(Self { issuer })
+        Ok(Self {
+            issuer,
+            usage: ExtendedKeyUsagePurpose::ServerAuth,
+        })
+    }
+
+    /// Makes one whose certificates are those of clients.
+    ///
+    /// # Errors
+    /// As [`Pki::new`].
+    pub fn client(common_name: &str) -> anyhow::Result<Self> {
+        Ok(Self {
+            usage: ExtendedKeyUsagePurpose::ClientAuth,
+            ..Self::new(common_name)?
+        })
     }
 
     /// The authority's certificate, PEM: what a `caBundle` holds (base64 of it).
@@ -45,7 +60,7 @@ impl Pki {
         self.issuer.pem()
     }
 
-    /// Makes a serving certificate for the given DNS names and IP addresses, the first of which is its common name.
+    /// Makes a serving (or client) certificate for the given DNS names and IP addresses, the first of which is its common name.
     ///
     /// # Errors
     /// If a name is not one that a certificate can hold.
@@ -65,7 +80,7 @@ impl Pki {
             params.distinguished_name.push(DnType::CommonName, first.clone());
         }
         params.not_after = date_time_ymd(year, 1, 1);
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.extended_key_usages = vec![self.usage.clone()];
         params.use_authority_key_identifier_extension = true;
         let certificate = params.signed_by(&key, &self.issuer)?;
         Ok(Issued {
@@ -78,7 +93,7 @@ impl Pki {
     ///
     /// # Errors
     /// If a name is not one that a certificate can hold.
-    pub fn client(&self, user: &str, group: &str) -> anyhow::Result<Issued> {
+    pub fn client_certificate(&self, user: &str, group: &str) -> anyhow::Result<Issued> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, user);

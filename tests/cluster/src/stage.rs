@@ -38,6 +38,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 const CERTIFICATES: &str = "webhook-certificates";
 /// An API server holds each create of a custom resource for 2 s while its definition is younger than that.
 const NEW_CRD: Duration = Duration::from_secs(2);
+/// The Secret with the webhook's certificates, where a guard manages them.
+pub const SECRET: &str = "deployer-guard-tls";
 /// The label of pods that ask whether a configuration is called yet. Nothing else carries it.
 const PROBE: &str = "stage.deployer-guard.io/probe";
 
@@ -50,6 +52,7 @@ pub struct StageBuilder {
     arguments: Vec<String>,
     guards: usize,
     guard_arguments: Vec<String>,
+    self_managed: bool,
 }
 
 /// A control plane with deployer-guard in front of it.
@@ -67,6 +70,7 @@ pub struct Stage {
     pub guards: Vec<GuardProcess>,
     program: PathBuf,
     guard_arguments: Vec<String>,
+    self_managed: bool,
     /// Held while the configuration is made: one that is made of an older list must not replace a newer one.
     enforcing: Mutex<()>,
 }
@@ -111,6 +115,15 @@ impl StageBuilder {
         self
     }
 
+    /// The guards make the certificates, in a Secret that is empty at first; there has to be one.
+    #[must_use]
+    pub fn self_managed(mut self) -> Self {
+        self.self_managed = true;
+        let flags = ["--tls-secret", SECRET, "--self-managed-tls"];
+        self.guard_arguments.extend(flags.map(str::to_owned));
+        self
+    }
+
     /// One more argument for `deployer-guard guard`.
     #[must_use]
     pub fn guard_argument(mut self, argument: impl Into<String>) -> Self {
@@ -135,6 +148,15 @@ impl StageBuilder {
         let (certificate, key) = pki
             .serving(&["127.0.0.1", "localhost"])?
             .write(&certificates, "webhook")?;
+        let tls = if self.self_managed {
+            apply_yaml(&client, &secret(), "stage").await?;
+            vec!["--tls-secret".to_owned(), SECRET.to_owned()]
+        } else {
+            let path = |path: PathBuf| path.display().to_string();
+            let flags = ["--tls-cert-file", "--tls-key-file"].map(str::to_owned);
+            let [cert_flag, key_flag] = flags;
+            vec![cert_flag, path(certificate), key_flag, path(key)]
+        };
         let ports = free_ports(2 * self.replicas)?;
         let mut replicas = Vec::new();
         for (i, ports) in ports.chunks_exact(2).enumerate() {
@@ -146,8 +168,7 @@ impl StageBuilder {
             let name = format!("webhook-{i}");
             let webhook = WebhookProcess::builder(&name, &self.program)
                 .args(["webhook", "--instance", &name])
-                .args(["--tls-cert-file".to_owned(), certificate.display().to_string()])
-                .args(["--tls-key-file".to_owned(), key.display().to_string()])
+                .args(tls.clone())
                 .args([
                     "--listen".to_owned(),
                     address.to_string(),
@@ -164,8 +185,10 @@ impl StageBuilder {
                 health,
             });
         }
-        for replica in &replicas {
-            replica.wait_ready().await?;
+        if !self.self_managed {
+            for replica in &replicas {
+                replica.wait_ready().await?;
+            }
         }
         sleep_until(established + NEW_CRD).await;
         let balancer = Balancer::start(replicas.iter().map(|replica| replica.address)).await?;
@@ -177,6 +200,7 @@ impl StageBuilder {
             guards: Vec::new(),
             program: self.program,
             guard_arguments: self.guard_arguments,
+            self_managed: self.self_managed,
             enforcing: Mutex::default(),
         };
         stage.pki.write_ca(&stage.plane.directory().join(CERTIFICATES))?;
@@ -186,6 +210,9 @@ impl StageBuilder {
         for i in 0..self.guards {
             let guard = stage.start_guard(&format!("guard-{i}"), &[]).await?;
             stage.guards.push(guard);
+        }
+        for replica in &stage.replicas {
+            replica.wait_ready().await?;
         }
         Ok(stage)
     }
@@ -211,6 +238,7 @@ impl Stage {
             arguments: Vec::new(),
             guards: 0,
             guard_arguments: Vec::new(),
+            self_managed: false,
         }
     }
 
@@ -282,7 +310,9 @@ impl Stage {
             ("--ca-bundle-file", self.ca_file().display().to_string()),
             ("--lease-duration", LEASE.to_owned()),
         ] {
-            if !all.iter().any(|argument| argument == flag) {
+            let is_given = |flag: &str| all.iter().any(|argument| argument == flag);
+            let from_secret = flag == "--ca-bundle-file" && is_given("--tls-secret");
+            if !is_given(flag) && !from_secret {
                 all.extend([flag.to_owned(), value]);
             }
         }
@@ -377,6 +407,23 @@ impl Stage {
         .await
     }
 
+    /// What the API servers trust: where guards make certificates, it is in the configuration alone.
+    ///
+    /// # Errors
+    /// If there is no bundle in it.
+    pub async fn ca_bundle(&self) -> anyhow::Result<Vec<u8>> {
+        if !self.self_managed {
+            return Ok(self.pki.ca().into_bytes());
+        }
+        let api: Api<ValidatingWebhookConfiguration> = Api::all(self.plane.client(0));
+        let entries = api.get(NAMESPACE).await?.webhooks.unwrap_or_default();
+        let bundle = entries
+            .into_iter()
+            .next()
+            .and_then(|entry| entry.client_config.ca_bundle);
+        Ok(bundle.context("the configuration has no CA bundle")?.0)
+    }
+
     /// An API server takes up configurations in the order of their versions: one that calls a probe, made after all
     /// others, calls those too.
     async fn wait_called(&self) -> anyhow::Result<()> {
@@ -392,7 +439,7 @@ impl Stage {
                 "sideEffects": "None",
                 "clientConfig": {
                     "url": format!("https://{}/admit/{probe}/none/1", self.balancer.address()),
-                    "caBundle": base64(self.pki.ca().as_bytes()),
+                    "caBundle": base64(&self.ca_bundle().await?),
                 },
                 "objectSelector": { "matchLabels": { PROBE: probe } },
                 "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"] }],
@@ -441,6 +488,12 @@ impl Stage {
         }
         Ok(decisions)
     }
+}
+
+/// As in the chart: without data, so that applying it again takes away nothing.
+fn secret() -> String {
+    let metadata = json!({ "name": SECRET, "namespace": NAMESPACE });
+    json!({ "apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata }).to_string()
 }
 
 /// Runs the program with this on its standard input, and gives what it printed.

@@ -38,7 +38,7 @@ pub(crate) fn write_all(directory: &Path) -> anyhow::Result<String> {
     pki.write_ca(directory)?;
     pki.serving(&NAMES)?.write(directory, "tls")?;
     pki.serving(&[NODE, ADDRESS])?.write(directory, "kubelet")?;
-    pki.client("kube-apiserver", "system:masters")?
+    pki.client_certificate("kube-apiserver", "system:masters")?
         .write(directory, "kubelet-client")?;
     let (private, public) = pki::signing_key().context("making the key of service-account tokens")?;
     write(&directory.join("service-accounts.key"), &private)?;

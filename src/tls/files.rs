@@ -10,46 +10,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{ClientHello, ResolvesServerCert};
-use rustls::sign::CertifiedKey;
-use sha2::{Digest, Sha256};
+use rustls::pki_types::pem;
 
+use super::pair::{Fingerprint, Pair, PairError, fingerprint, now};
+use super::served::Served;
 use crate::telemetry::metrics::Metrics;
-use crate::webhook::timeout::parse_go_duration;
-
-/// Which certificate to serve with, on the command line.
-#[derive(Clone, Debug, clap::Args)]
-pub struct TlsArgs {
-    /// The serving certificate and its chain, PEM, leaf first. Read again when its content changes
-    #[arg(long, env = "DEPLOYER_GUARD_TLS_CERT_FILE", value_name = "FILE")]
-    pub tls_cert_file: PathBuf,
-    /// The private key of the serving certificate, PEM. Read again when its content changes
-    #[arg(long, env = "DEPLOYER_GUARD_TLS_KEY_FILE", value_name = "FILE")]
-    pub tls_key_file: PathBuf,
-    /// How often the certificate files are looked at
-    #[arg(long, env = "DEPLOYER_GUARD_TLS_RELOAD_INTERVAL", value_name = "DURATION", default_value = "1s",
-          value_parser = parse_go_duration)]
-    pub tls_reload_interval: Duration,
-}
-
-impl TlsArgs {
-    /// Reads the files that the flags name.
-    ///
-    /// # Errors
-    /// As [`TlsFiles::load`].
-    pub fn load(&self) -> Result<TlsFiles, TlsError> {
-        TlsFiles::load(&self.tls_cert_file, &self.tls_key_file)
-            .map(|files| files.reread_every(self.tls_reload_interval))
-    }
-}
 
 /// Why a certificate and its key cannot be served with.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
+    /// The flags name no certificate, or only half of a pair.
+    #[error("where is the serving certificate? Give --tls-cert-file and --tls-key-file, or --tls-secret")]
+    Source,
     /// A file cannot be read.
     #[error("cannot read {}: {source}; {flag} must name a PEM file that this process may read", path.display())]
     Read {
@@ -99,21 +72,13 @@ pub struct TlsFiles {
     cert: PathBuf,
     key: PathBuf,
     interval: Duration,
-    provider: Arc<CryptoProvider>,
-    current: ArcSwap<Pair>,
+    served: Arc<Served>,
 }
 
-/// One good pair.
-struct Pair {
-    certified: Arc<CertifiedKey>,
-    content: Content,
-    not_after: i64,
-}
-
-/// What tells one content of the two files from another: a digest, so that the key is not kept twice.
+/// What tells one content of the two files from another.
 #[derive(Clone, PartialEq, Eq)]
 enum Content {
-    Digest([u8; 32]),
+    Digest(Fingerprint),
     Unreadable(PathBuf, io::ErrorKind),
 }
 
@@ -131,15 +96,15 @@ impl TlsFiles {
     /// If a file cannot be read or parsed, or the key is not the certificate's. The text names the flag to mend.
     pub fn load(cert: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Result<Self, TlsError> {
         let (cert, key) = (cert.into(), key.into());
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let served = Arc::new(Served::default());
         let (cert_pem, key_pem) = (read(&cert, "--tls-cert-file")?, read(&key, "--tls-key-file")?);
-        let pair = parse(&cert, &cert_pem, &key, &key_pem, &provider)?;
+        let pair = parse(&cert, &cert_pem, &key, &key_pem, served.provider())?;
+        served.serve(pair);
         Ok(Self {
             cert,
             key,
             interval: Duration::from_secs(1),
-            provider,
-            current: ArcSwap::from_pointee(pair),
+            served,
         })
     }
 
@@ -154,23 +119,12 @@ impl TlsFiles {
     /// When the certificate now served expires, in seconds since the Unix epoch.
     #[must_use]
     pub fn not_after(&self) -> i64 {
-        self.current.load().not_after
+        self.served.not_after().unwrap_or_default()
     }
 
-    /// A server configuration that resolves to the pair that is current at each handshake; ALPN h2 and http/1.1, TLS 1.2
-    /// and 1.3, no client certificates.
-    ///
-    /// # Panics
-    /// Never: the protocol versions are the provider's own.
-    #[must_use]
-    pub fn server_config(self: &Arc<Self>) -> rustls::ServerConfig {
-        let mut config = rustls::ServerConfig::builder_with_provider(Arc::clone(&self.provider))
-            .with_safe_default_protocol_versions()
-            .expect("ring provides TLS 1.2 and 1.3")
-            .with_no_client_auth()
-            .with_cert_resolver(Arc::clone(self) as Arc<dyn ResolvesServerCert>);
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        config
+    /// What handshakes are answered with.
+    pub(super) fn served(&self) -> &Arc<Served> {
+        &self.served
     }
 
     /// Looks at the files again and again, and serves with a new pair as soon as both of its files are there. Ends only by
@@ -184,12 +138,16 @@ impl TlsFiles {
         loop {
             tokio::time::sleep(self.interval).await;
             match self.look().await {
-                Look::Unchanged => seen_broken = None,
-                Look::Renewed(pair) => {
-                    tracing::info!(not_after = pair.not_after, file = %self.cert.display(), "serving with a new certificate");
-                    metrics.certificate_not_after(pair.not_after);
-                    self.current.store(Arc::new(pair));
+                Look::Unchanged => {
                     seen_broken = None;
+                    metrics.certificate_source_broken(false);
+                }
+                Look::Renewed(pair) => {
+                    tracing::info!(not_after = pair.not_after(), file = %self.cert.display(), "serving with a new certificate");
+                    metrics.certificate_not_after(pair.not_after());
+                    self.served.serve(pair);
+                    seen_broken = None;
+                    metrics.certificate_source_broken(false);
                 }
                 Look::Broken(content, error) => {
                     let reported = match &seen_broken {
@@ -197,6 +155,7 @@ impl TlsFiles {
                             if !reported {
                                 tracing::warn!(%error, "the certificate files are not usable; the last good pair stays");
                                 metrics.certificate_reload_failed();
+                                metrics.certificate_source_broken(true);
                             }
                             true
                         }
@@ -217,20 +176,31 @@ impl TlsFiles {
             Ok(bytes) => bytes,
             Err(source) => return unreadable("--tls-key-file", &self.key, source),
         };
-        let content = digest(&cert_pem, &key_pem);
-        if content == self.current.load().content {
+        let digest = fingerprint(&cert_pem, &key_pem);
+        if self
+            .served
+            .current()
+            .is_some_and(|current| current.fingerprint() == digest)
+        {
             return Look::Unchanged;
         }
-        match parse(&self.cert, &cert_pem, &self.key, &key_pem, &self.provider) {
-            Ok(pair) => Look::Renewed(pair),
-            Err(error) => Look::Broken(content, error),
+        match parse(&self.cert, &cert_pem, &self.key, &key_pem, self.served.provider()) {
+            Ok(pair) => match pair.valid_at(now()) {
+                // One that is good stays.
+                Err(why)
+                    if self
+                        .served
+                        .current()
+                        .is_some_and(|current| current.valid_at(now()).is_ok()) =>
+                {
+                    let path = self.cert.clone();
+                    let why = why.to_string();
+                    Look::Broken(Content::Digest(digest), TlsError::Certificate { path, why })
+                }
+                _ => Look::Renewed(pair),
+            },
+            Err(error) => Look::Broken(Content::Digest(digest), error),
         }
-    }
-}
-
-impl ResolvesServerCert for TlsFiles {
-    fn resolve(&self, _client_hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.current.load().certified))
     }
 }
 
@@ -262,13 +232,6 @@ fn unreadable(flag: &'static str, path: &Path, source: io::Error) -> Look {
     )
 }
 
-fn digest(cert_pem: &[u8], key_pem: &[u8]) -> Content {
-    let mut hash = Sha256::new();
-    hash.update(Sha256::digest(cert_pem));
-    hash.update(Sha256::digest(key_pem));
-    Content::Digest(hash.finalize().into())
-}
-
 fn parse(
     cert: &Path,
     cert_pem: &[u8],
@@ -276,30 +239,23 @@ fn parse(
     key_pem: &[u8],
     provider: &CryptoProvider,
 ) -> Result<Pair, TlsError> {
-    let broken = |why: String| TlsError::Certificate {
-        path: cert.to_owned(),
-        why,
-    };
-    let chain = CertificateDer::pem_slice_iter(cert_pem)
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| broken(error.to_string()))?;
-    let leaf = chain
-        .first()
-        .ok_or_else(|| broken("the file has no CERTIFICATE section".to_owned()))?;
-    let (_, parsed) = x509_parser::parse_x509_certificate(leaf).map_err(|error| broken(error.to_string()))?;
-    let not_after = parsed.validity().not_after.timestamp();
-    let private = PrivateKeyDer::from_pem_slice(key_pem).map_err(|source| TlsError::Key {
-        path: key.to_owned(),
-        source,
-    })?;
-    let certified = CertifiedKey::from_der(chain, private, provider).map_err(|source| TlsError::Pair {
-        cert: cert.to_owned(),
-        key: key.to_owned(),
-        source,
-    })?;
-    Ok(Pair {
-        certified: Arc::new(certified),
-        content: digest(cert_pem, key_pem),
-        not_after,
+    Pair::parse(cert_pem, key_pem, provider).map_err(|error| match error {
+        PairError::Key(source) => TlsError::Key {
+            path: key.to_owned(),
+            source,
+        },
+        PairError::Mismatch(source) => TlsError::Pair {
+            cert: cert.to_owned(),
+            key: key.to_owned(),
+            source,
+        },
+        PairError::Certificate(why) => TlsError::Certificate {
+            path: cert.to_owned(),
+            why,
+        },
+        other => TlsError::Certificate {
+            path: cert.to_owned(),
+            why: other.to_string(),
+        },
     })
 }

@@ -1,0 +1,91 @@
+//! The guard's side of the webhook's certificates.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+
+use super::backend::BackendArgs;
+use crate::guard::certificates::plan::Terms;
+use crate::guard::certificates::{SelfManaged, Settings};
+use crate::webhook::timeout::parse_go_duration;
+
+/// The shortest life of a certificate: a renewal takes some seconds.
+const SHORTEST: Duration = Duration::from_secs(10);
+/// A life of an authority is at least so many times the delay of trust: the last third of it is the time for an exchange.
+const DELAYS: u32 = 6;
+
+/// The Secret with the certificates, on the command line.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct CertificateArgs {
+    /// The name of a Secret in our namespace whose ca.crt is the CA bundle, in place of a file
+    #[arg(
+        long,
+        env = "DEPLOYER_GUARD_TLS_SECRET",
+        value_name = "NAME",
+        conflicts_with = "ca_bundle_file"
+    )]
+    tls_secret: Option<String>,
+    /// Make an authority and the serving certificate in that Secret, and renew both at two thirds of their lives
+    #[arg(long, env = "DEPLOYER_GUARD_SELF_MANAGED_TLS", requires = "tls_secret")]
+    self_managed_tls: bool,
+    /// How long an authority of --self-managed-tls lives
+    #[arg(long, env = "DEPLOYER_GUARD_CA_LIFETIME", value_name = "DURATION", default_value = "8760h",
+          value_parser = parse_go_duration)]
+    ca_lifetime: Duration,
+    /// How long a serving certificate of --self-managed-tls lives
+    #[arg(long, env = "DEPLOYER_GUARD_CERTIFICATE_LIFETIME", value_name = "DURATION", default_value = "2160h",
+          value_parser = parse_go_duration)]
+    certificate_lifetime: Duration,
+    /// How long the stored webhook configuration must have trusted a new authority before it issues: API servers learn of it a
+    /// moment after it is stored
+    #[arg(long, env = "DEPLOYER_GUARD_TRUST_DELAY", value_name = "DURATION", default_value = "10s",
+          value_parser = parse_go_duration)]
+    trust_delay: Duration,
+}
+
+impl CertificateArgs {
+    /// What the flags ask for, if there is to be a Secret.
+    pub(super) fn settings(
+        &self,
+        backend: &BackendArgs,
+        configuration: &str,
+        dry_run: bool,
+    ) -> anyhow::Result<Option<Settings>> {
+        let Some(name) = &self.tls_secret else { return Ok(None) };
+        ensure!(!name.is_empty(), "--tls-secret is empty: give the name of the Secret");
+        let self_managed = self.self_managed_tls.then(|| self.self_managed(backend)).transpose()?;
+        Ok(Some(Settings {
+            namespace: backend.namespace.clone(),
+            name: name.clone(),
+            self_managed,
+            configuration: configuration.to_owned(),
+            dry_run,
+        }))
+    }
+
+    fn self_managed(&self, backend: &BackendArgs) -> anyhow::Result<SelfManaged> {
+        let (authority, certificate) = (self.ca_lifetime, self.certificate_lifetime);
+        ensure!(
+            certificate >= SHORTEST,
+            "--certificate-lifetime {certificate:?}: give {SHORTEST:?} or more"
+        );
+        ensure!(
+            certificate <= authority,
+            "--certificate-lifetime {certificate:?} is more than --ca-lifetime {authority:?}: no certificate outlives its authority"
+        );
+        ensure!(
+            self.trust_delay * DELAYS <= authority,
+            "--trust-delay {:?} is too long for --ca-lifetime {authority:?}: give at most a {DELAYS}th of it",
+            self.trust_delay
+        );
+        let seconds = |life: Duration| i64::try_from(life.as_secs()).unwrap_or(i64::MAX);
+        Ok(SelfManaged {
+            names: backend.names(),
+            terms: Terms {
+                authority: seconds(authority),
+                certificate: seconds(certificate),
+            },
+            trust_delay: self.trust_delay,
+        })
+    }
+}

@@ -1,0 +1,243 @@
+//! What the Secret holds, and how a step changes it.
+
+use std::collections::BTreeMap;
+
+use rcgen::{KeyPair, PublicKeyData};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+use super::authority::{Life, MakeError, authority, serving};
+use super::plan::{Authority, Facts, Leaf, Step, Terms, Trust};
+use crate::guard::configuration::ca_bundle::pem;
+use crate::tls::pair::Pair;
+use crate::tls::trust::verify;
+
+/// The serving certificate, the leaf first.
+pub const CERTIFICATE: &str = "tls.crt";
+/// Its key.
+pub const KEY: &str = "tls.key";
+/// All authorities that live.
+pub const BUNDLE: &str = "ca.crt";
+/// The key of the authority that issues.
+pub const CA_KEY: &str = "ca.key";
+/// The key of the authority that joined last, and does not issue yet.
+pub const NEXT_CA_KEY: &str = "ca-next.key";
+
+/// The data of the Secret.
+pub type Data = BTreeMap<String, Vec<u8>>;
+
+/// An authority in the bundle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ca {
+    /// Its certificate.
+    pub certificate: CertificateDer<'static>,
+    /// Its times.
+    pub life: Life,
+}
+
+/// What the data say.
+#[derive(Debug)]
+pub struct Held {
+    data: Data,
+    bundle: Vec<Ca>,
+    current: Option<Ca>,
+    next: Option<Ca>,
+    leaf: Leaf,
+    clutter: Option<String>,
+}
+
+impl Held {
+    /// Reads the data. Whatever is in them, it is no error: what is of no use is not there.
+    #[must_use]
+    pub fn read(data: &Data, names: &[String], now: i64) -> Self {
+        let (mut bundle, mut clutter) = authorities(data.get(BUNDLE).map(Vec::as_slice).unwrap_or_default());
+        let before = bundle.len();
+        bundle.retain(|ca| now <= ca.life.not_after);
+        if bundle.len() < before {
+            clutter = Some("an authority that expired".into());
+        }
+        let of = |key: &str| {
+            let public = KeyPair::from_pem(text(data.get(key)?)).ok()?.subject_public_key_info();
+            bundle
+                .iter()
+                .find(|ca| public_key(&ca.certificate) == Some(&public))
+                .cloned()
+        };
+        let (current, next) = (of(CA_KEY), of(NEXT_CA_KEY));
+        if next.is_none() && data.contains_key(NEXT_CA_KEY) {
+            clutter = Some(format!("{NEXT_CA_KEY}, which is the key of no authority in {BUNDLE}"));
+        }
+        let leaf = leaf(data, current.as_ref(), names, now);
+        Self {
+            data: data.clone(),
+            bundle,
+            current,
+            next,
+            leaf,
+            clutter,
+        }
+    }
+
+    /// What counts of it for a plan. `trust`: who trusts an authority.
+    #[must_use]
+    pub fn facts(&self, trust: impl Fn(&Ca) -> Trust, is_remembered: bool) -> Facts {
+        let known = |ca: &Option<Ca>| {
+            ca.as_ref().map(|ca| Authority {
+                life: ca.life,
+                trust: trust(ca),
+            })
+        };
+        let ours = [CERTIFICATE, KEY, BUNDLE, CA_KEY, NEXT_CA_KEY];
+        Facts {
+            is_empty: ours.iter().all(|key| self.data.get(*key).is_none_or(Vec::is_empty)),
+            is_remembered,
+            current: known(&self.current),
+            next: known(&self.next),
+            leaf: self.leaf.clone(),
+            clutter: self.clutter.clone(),
+        }
+    }
+
+    /// Whether it is worth to be put back where it is lost.
+    #[must_use]
+    pub fn is_good(&self, now: i64) -> bool {
+        self.current.as_ref().is_some_and(|ca| ca.life.holds(now))
+            && matches!(self.leaf, Leaf::Good(life) if life.holds(now))
+    }
+
+    /// The authorities that live.
+    #[must_use]
+    pub fn bundle(&self) -> &[Ca] {
+        &self.bundle
+    }
+
+    /// The data after a step. `stored`: the bundles of our entries, whose authorities are kept where none of the Secret's issues.
+    ///
+    /// # Errors
+    /// If a certificate cannot be made.
+    pub fn after(
+        &self,
+        step: &Step,
+        names: &[String],
+        stored: &[Vec<CertificateDer<'static>>],
+        terms: Terms,
+        now: i64,
+    ) -> Result<Data, MakeError> {
+        let mut data = self.data.clone();
+        let mut bundle = self.bundle.clone();
+        match step {
+            Step::Join(_) => {
+                if self.current.as_ref().is_none_or(|ca| !ca.life.holds(now)) {
+                    let others = stored
+                        .iter()
+                        .flatten()
+                        .filter_map(|certificate| ca(certificate.clone()));
+                    bundle.extend(others.filter(|ca| now <= ca.life.not_after));
+                    // What issued is of no use any more.
+                    data.remove(CA_KEY);
+                }
+                let made = authority(Life::from(now, terms.authority))?;
+                bundle.extend(authorities(made.certificate.as_bytes()).0);
+                data.insert(NEXT_CA_KEY.into(), made.key.into_bytes());
+            }
+            Step::Promote(_) => {
+                if let Some(key) = data.remove(NEXT_CA_KEY) {
+                    data.insert(CA_KEY.into(), key);
+                }
+                issue(&mut data, self.next.as_ref(), names, terms, now)?;
+            }
+            Step::Issue(_) => issue(&mut data, self.current.as_ref(), names, terms, now)?,
+            Step::Tidy(_) => {
+                if self.next.is_none() {
+                    data.remove(NEXT_CA_KEY);
+                }
+            }
+            Step::Restore | Step::Wait | Step::Rest => return Ok(data),
+        }
+        let mut all: Vec<&CertificateDer<'_>> = Vec::new();
+        for ca in &bundle {
+            if !all.contains(&&ca.certificate) {
+                all.push(&ca.certificate);
+            }
+        }
+        data.insert(BUNDLE.into(), pem(all.into_iter()));
+        Ok(data)
+    }
+}
+
+fn issue(data: &mut Data, issuer: Option<&Ca>, names: &[String], terms: Terms, now: i64) -> Result<(), MakeError> {
+    let Some(issuer) = issuer else { return Ok(()) };
+    let key = data.get(CA_KEY).map(|key| text(key).to_owned()).unwrap_or_default();
+    let made = serving(&issuer.certificate, &key, names, terms.leaf(issuer.life, now))?;
+    data.insert(CERTIFICATE.into(), made.certificate.into_bytes());
+    data.insert(KEY.into(), made.key.into_bytes());
+    Ok(())
+}
+
+/// The authorities in a bundle, and what else is in it.
+fn authorities(bundle: &[u8]) -> (Vec<Ca>, Option<String>) {
+    let (mut found, mut clutter) = (Vec::new(), None);
+    for section in CertificateDer::pem_slice_iter(bundle) {
+        match section.ok().and_then(ca) {
+            Some(ca) if found.contains(&ca) => clutter = Some("an authority twice".into()),
+            Some(ca) => found.push(ca),
+            None => clutter = Some("something that is no authority".into()),
+        }
+    }
+    (found, clutter)
+}
+
+fn ca(certificate: CertificateDer<'static>) -> Option<Ca> {
+    let life = {
+        let (_, parsed) = x509_parser::parse_x509_certificate(&certificate).ok()?;
+        if !parsed.is_ca() {
+            return None;
+        }
+        let validity = parsed.validity();
+        Life {
+            not_before: validity.not_before.timestamp(),
+            not_after: validity.not_after.timestamp(),
+        }
+    };
+    Some(Ca { certificate, life })
+}
+
+fn public_key<'a>(certificate: &'a CertificateDer<'_>) -> Option<&'a [u8]> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    Some(parsed.tbs_certificate.subject_pki.raw)
+}
+
+fn leaf(data: &Data, issuer: Option<&Ca>, names: &[String], now: i64) -> Leaf {
+    let part = |key: &str| data.get(key).map(Vec::as_slice).filter(|part| !part.is_empty());
+    let (certificate, key) = match (part(CERTIFICATE), part(KEY)) {
+        (Some(certificate), Some(key)) => (certificate, key),
+        (None, None) => return Leaf::Bad("there is none".into()),
+        (None, Some(_)) => return Leaf::Bad(format!("there is no {CERTIFICATE}")),
+        (Some(_), None) => return Leaf::Bad(format!("there is no {KEY}")),
+    };
+    let pair = match Pair::parse(certificate, key, &rustls::crypto::ring::default_provider()) {
+        Ok(pair) => pair,
+        Err(why) => return Leaf::Bad(why.to_string()),
+    };
+    let life = Life {
+        not_before: pair.not_before(),
+        not_after: pair.not_after(),
+    };
+    if !life.holds(now) {
+        return Leaf::Good(life);
+    }
+    let Some(issuer) = issuer else {
+        return Leaf::Bad("the authority that issued it is not here".into());
+    };
+    let authority = std::slice::from_ref(&issuer.certificate);
+    for name in names {
+        if let Err(why) = verify(pair.chain(), authority, Some(name), now) {
+            return Leaf::Bad(format!("it is not good for {name}: {why}"));
+        }
+    }
+    Leaf::Good(life)
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap_or_default()
+}

@@ -1,0 +1,357 @@
+//! The Secret with the certificates: where the CA bundle is read, and what the guard itself makes and renews if it is asked to.
+//!
+//! Every guard reads; the one that leads writes, each time a whole content, on condition of the object and version that was read.
+//! So two that both believe they lead end with one consistent Secret.
+
+pub mod authority;
+pub mod held;
+pub mod plan;
+pub mod watch;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{ObjectReference, Secret};
+use kube::Client;
+use kube::api::ObjectMeta;
+use tokio::sync::watch as signal;
+use tokio::time::{Instant, sleep};
+
+use self::held::{BUNDLE, Data, Held};
+use self::plan::{Step, Terms, plan};
+use self::watch::TrustWatch;
+use super::board::Leads;
+use super::configuration::ca_bundle::CaBundle;
+use crate::cluster::configurations::Configurations;
+use crate::cluster::events::{Events, Notice, Severity};
+use crate::cluster::secrets::{Secrets, trusters};
+use crate::cluster::store::{Failure, WriteError};
+use crate::telemetry::metrics::{GuardMetrics, Outcome};
+use crate::tls::pair::now;
+use crate::tls::trust::certificates;
+
+/// How often the Secret is read.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Steps of one round: a join and a promotion follow each other where nobody has to be waited for.
+const STEPS: usize = 4;
+/// How often in a row the Secret must be missing before it is made anew: who takes everything away takes our right away, too.
+const MISSING: u32 = 3;
+
+/// What the guard makes by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SelfManaged {
+    /// The names in the serving certificate.
+    pub names: Vec<String>,
+    /// How long an authority and a serving certificate live.
+    pub terms: Terms,
+    /// How long all entries must have trusted a new authority before it issues.
+    pub trust_delay: Duration,
+}
+
+/// Which Secret, and whether it is filled here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The namespace of the Secret.
+    pub namespace: String,
+    /// The name of the Secret.
+    pub name: String,
+    /// Without it the Secret is only read.
+    pub self_managed: Option<SelfManaged>,
+    /// The name of the webhook configuration.
+    pub configuration: String,
+    /// Nothing is written; what would be is logged.
+    pub dry_run: bool,
+}
+
+/// The room that looks after the Secret.
+pub struct Certificates {
+    secrets: Secrets,
+    configurations: Configurations,
+    settings: Settings,
+    ca_bundle: Arc<CaBundle>,
+    leads: Arc<dyn Leads>,
+    events: Events,
+    metrics: Arc<GuardMetrics>,
+}
+
+/// What is remembered from round to round. All of it is economy but for the good content, which is put back if it is lost.
+struct Memory {
+    good: Option<Secret>,
+    trust: TrustWatch,
+    missing: u32,
+    told: String,
+}
+
+/// Why a round came to nothing.
+#[derive(Debug, thiserror::Error)]
+enum RoundError {
+    #[error("{what} cannot be read: {why}")]
+    Read { what: &'static str, why: Failure },
+    #[error("the Secret cannot be written: {0}")]
+    Write(WriteError),
+    #[error(transparent)]
+    Make(#[from] authority::MakeError),
+}
+
+impl Certificates {
+    /// Nothing is done until [`Certificates::run`] runs.
+    #[must_use]
+    pub fn new(
+        client: Client,
+        settings: Settings,
+        ca_bundle: Arc<CaBundle>,
+        leads: Arc<dyn Leads>,
+        events: Events,
+        metrics: Arc<GuardMetrics>,
+    ) -> Self {
+        Self {
+            secrets: Secrets::new(client.clone(), &settings.namespace, &settings.name),
+            configurations: Configurations::new(client, &settings.configuration),
+            settings,
+            ca_bundle,
+            leads,
+            events,
+            metrics,
+        }
+    }
+
+    /// Looks after the Secret until `stop`; a write that is under way is finished.
+    pub async fn run(&self, mut stop: signal::Receiver<bool>) {
+        let delay = self.settings.self_managed.as_ref().map(|managed| managed.trust_delay);
+        let mut memory = Memory {
+            good: None,
+            trust: TrustWatch::new(delay.unwrap_or_default()),
+            missing: 0,
+            told: String::new(),
+        };
+        while !*stop.borrow() {
+            match self.round(&mut memory).await {
+                Ok(()) => {}
+                Err(error) => self.tell(&mut memory, &error.to_string()),
+            }
+            tokio::select! {
+                () = sleep(INTERVAL) => {}
+                _ = stop.wait_for(|stop| *stop) => return,
+            }
+        }
+    }
+
+    async fn round(&self, memory: &mut Memory) -> Result<(), RoundError> {
+        for _ in 0..STEPS {
+            let read = self.secrets.read().await;
+            let secret = read.map_err(|why| {
+                self.fault(&format!("cannot be read: {why}"));
+                let what = "the Secret with the certificates";
+                RoundError::Read { what, why }
+            })?;
+            self.learn(secret.as_ref());
+            memory.missing = if secret.is_some() { 0 } else { memory.missing + 1 };
+            let Some(managed) = &self.settings.self_managed else {
+                return Ok(());
+            };
+            if !self.step(memory, managed, secret).await? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in the CA bundle.
+    fn learn(&self, secret: Option<&Secret>) {
+        let Some(secret) = secret else {
+            return self.fault("does not exist: apply the manifest that it belongs to");
+        };
+        let bundle = secret.data.as_ref().and_then(|data| data.get(BUNDLE));
+        match bundle.filter(|bundle| !bundle.0.is_empty()) {
+            None => {
+                self.fault("has no ca.crt: it is filled by the guard (--self-managed-tls), by cert-manager or by you")
+            }
+            Some(bundle) => match certificates(&bundle.0) {
+                Ok(found) => {
+                    if self.ca_bundle.learn(found, Instant::now(), &self.metrics) {
+                        tracing::info!(secret = self.settings.name, "the CA bundle changed");
+                    }
+                }
+                Err(why) => self.fault(&format!("holds a ca.crt that is no CA bundle: {why}")),
+            },
+        }
+    }
+
+    fn fault(&self, what: &str) {
+        let Settings { namespace, name, .. } = &self.settings;
+        let fault = format!("Secret {namespace}/{name} {what}");
+        self.ca_bundle.failed(&fault, Instant::now(), &self.metrics);
+    }
+
+    /// One step, if there is one to take. Gives whether there may be another.
+    async fn step(
+        &self,
+        memory: &mut Memory,
+        managed: &SelfManaged,
+        secret: Option<Secret>,
+    ) -> Result<bool, RoundError> {
+        let now = now();
+        let held = Held::read(&data_of(secret.as_ref()), &managed.names, now);
+        if held.is_good(now) {
+            memory.good.clone_from(&secret);
+        }
+        let begun = Instant::now();
+        let configuration = self.configurations.read().await.map_err(|why| {
+            let what = "the webhook configuration";
+            RoundError::Read { what, why }
+        })?;
+        let stored: Vec<_> = trusters(configuration.as_ref())
+            .into_iter()
+            .map(|entry| certificates(&entry.bundle.unwrap_or_default()).unwrap_or_default())
+            .collect();
+        memory.trust.look(&stored, begun, Instant::now());
+        let good = memory.good.as_ref();
+        let good = good.filter(|good| Held::read(&data_of(Some(good)), &managed.names, now).is_good(now));
+        let facts = held.facts(|ca| memory.trust.of(ca), good.is_some());
+        let step = plan(&facts, managed.terms, now);
+        let made = match &step {
+            Step::Rest => {
+                memory.told.clear();
+                return Ok(false);
+            }
+            Step::Wait => {
+                self.note(
+                    memory,
+                    "a new authority joined the bundle, and waits for the stored webhook configuration to trust it",
+                );
+                return Ok(false);
+            }
+            Step::Restore => data_of(good),
+            step => held.after(step, &managed.names, &stored, managed.terms, now)?,
+        };
+        if secret.is_none() && (configuration.is_none() || memory.missing < MISSING) {
+            if configuration.is_none() {
+                self.tell(
+                    memory,
+                    "neither the Secret with the certificates nor the webhook configuration exists: nothing is made",
+                );
+            }
+            return Ok(false);
+        }
+        let (reason, text) = told(&step);
+        if self.settings.dry_run {
+            self.note(memory, &format!("dry run, nothing was done: {text}"));
+            return Ok(false);
+        }
+        if !self.leads.leads() {
+            return Ok(false);
+        }
+        let written = self.write(secret, good.cloned(), made).await;
+        match written {
+            Ok(written) => {
+                self.metrics.certificates_written(Outcome::Done);
+                tracing::info!(reason, secret = self.settings.name, "{text}");
+                self.publish(&written, reason, text);
+                memory.told.clear();
+                Ok(true)
+            }
+            Err(WriteError::Conflict) => {
+                self.metrics.certificates_written(Outcome::Conflict);
+                Ok(true)
+            }
+            Err(error) => {
+                self.metrics.certificates_written(Outcome::Failed);
+                Err(RoundError::Write(error))
+            }
+        }
+    }
+
+    /// Writes the data into the Secret that was read, or makes one as the good one was.
+    async fn write(&self, read: Option<Secret>, good: Option<Secret>, data: Data) -> Result<Secret, WriteError> {
+        let data = data.into_iter().map(|(key, value)| (key, ByteString(value))).collect();
+        if let Some(read) = read {
+            let secret = Secret {
+                data: Some(data),
+                ..read
+            };
+            return self.secrets.replace(&secret).await;
+        }
+        let known = good.map(|good| good.metadata).unwrap_or_default();
+        let secret = Secret {
+            metadata: ObjectMeta {
+                name: Some(self.settings.name.clone()),
+                namespace: Some(self.settings.namespace.clone()),
+                labels: known.labels,
+                annotations: known.annotations,
+                ..ObjectMeta::default()
+            },
+            // As in the manifest: the type of kubernetes.io/tls cannot be applied without data.
+            type_: Some("Opaque".into()),
+            data: Some(data),
+            ..Secret::default()
+        };
+        self.secrets.create(&secret).await
+    }
+
+    fn publish(&self, secret: &Secret, reason: &'static str, note: String) {
+        self.events.take(Notice {
+            regarding: vec![ObjectReference {
+                api_version: Some("v1".into()),
+                kind: Some("Secret".into()),
+                namespace: Some(self.settings.namespace.clone()),
+                name: Some(self.settings.name.clone()),
+                uid: secret.metadata.uid.clone(),
+                ..ObjectReference::default()
+            }],
+            related: None,
+            severity: Severity::Normal,
+            reason,
+            action: "Renew",
+            note,
+        });
+    }
+
+    /// Says what keeps a round from its end, once.
+    fn tell(&self, memory: &mut Memory, what: &str) {
+        if memory.told != what {
+            tracing::warn!(secret = self.settings.name, "{what}");
+            what.clone_into(&mut memory.told);
+        }
+    }
+
+    /// The same of what is in order.
+    fn note(&self, memory: &mut Memory, what: &str) {
+        if memory.told != what {
+            tracing::info!(secret = self.settings.name, "{what}");
+            what.clone_into(&mut memory.told);
+        }
+    }
+}
+
+/// The reason of the Event about a step, and its text.
+fn told(step: &Step) -> (&'static str, String) {
+    match step {
+        Step::Restore => (
+            "CertificatesRestored",
+            "the Secret had lost its content: it was put back".into(),
+        ),
+        Step::Join(why) => (
+            "AuthorityJoined",
+            format!("a new authority joined the CA bundle: {why}"),
+        ),
+        Step::Promote(why) => (
+            "AuthorityIssues",
+            format!("the new authority issued the serving certificate: {why}"),
+        ),
+        Step::Issue(why) => (
+            "CertificateIssued",
+            format!("a new serving certificate was issued: {why}"),
+        ),
+        Step::Tidy(what) => ("CertificatesTidied", format!("taken out of the Secret: {what}")),
+        Step::Wait | Step::Rest => ("None", String::new()),
+    }
+}
+
+fn data_of(secret: Option<&Secret>) -> Data {
+    let data = secret.and_then(|secret| secret.data.clone()).unwrap_or_default();
+    data.into_iter().map(|(key, value)| (key, value.0)).collect()
+}

@@ -1,0 +1,431 @@
+//! The plan as a table, and over several lives in virtual time, with real certificates: at every moment what is served verifies
+//! under what is stored.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use rustls::pki_types::CertificateDer;
+use tokio::time::Instant;
+
+use super::authority::Life;
+use super::held::{BUNDLE, CA_KEY, CERTIFICATE, Data, Held, KEY, NEXT_CA_KEY};
+use super::plan::{Authority, Facts, Leaf, PATIENCE, Step, Terms, Trust, Why, plan};
+use super::watch::TrustWatch;
+use crate::tls::hold_back::{HoldBack, Look, Verdict};
+use crate::tls::pair::Pair;
+use crate::tls::trust::{Truster, certificates, verify};
+
+const TERMS: Terms = Terms {
+    authority: 9000,
+    certificate: 3600,
+};
+const NOW: i64 = 1_800_000_000;
+const NAME: &str = "deployer-guard.deployer-guard.svc";
+
+fn made(ago: i64, seconds: i64) -> Life {
+    Life::from(NOW - ago, seconds)
+}
+
+fn authority(ago: i64, trust: Trust) -> Option<Authority> {
+    let life = made(ago, TERMS.authority);
+    Some(Authority { life, trust })
+}
+
+fn leaf(ago: i64) -> Leaf {
+    Leaf::Good(made(ago, TERMS.certificate))
+}
+
+fn bad() -> Leaf {
+    Leaf::Bad("half".into())
+}
+
+fn facts(current: Option<Authority>, next: Option<Authority>, leaf: Leaf) -> Facts {
+    Facts {
+        is_empty: false,
+        is_remembered: false,
+        current,
+        next,
+        leaf,
+        clutter: None,
+    }
+}
+
+#[test]
+fn each_state_of_the_secret_has_its_step() {
+    use Trust::{Fresh, Missing, Settled};
+    let because = |why: &str| Why::Bad(why.into());
+    let nothing = "there is no authority whose key and certificate are both there";
+    for (what, facts, step) in [
+        (
+            "all is well",
+            facts(authority(100, Settled), None, leaf(100)),
+            Step::Rest,
+        ),
+        (
+            "an authority that is not trusted yet, and a good leaf",
+            facts(authority(100, Missing), None, leaf(100)),
+            Step::Rest,
+        ),
+        (
+            "a leaf that is due",
+            facts(authority(2500, Settled), None, leaf(2500)),
+            Step::Issue(Why::Due),
+        ),
+        (
+            "an authority that is due",
+            facts(authority(6001, Settled), None, leaf(100)),
+            Step::Join(Why::Due),
+        ),
+        (
+            "a new authority that one entry does not trust",
+            facts(authority(6001, Settled), authority(10, Missing), leaf(100)),
+            Step::Wait,
+        ),
+        (
+            "a new authority that API servers may not know",
+            facts(authority(6001, Settled), authority(10, Fresh), leaf(100)),
+            Step::Wait,
+        ),
+        (
+            "a new authority that nobody ever trusts, while the old one serves",
+            facts(authority(6001, Settled), authority(PATIENCE, Missing), leaf(100)),
+            Step::Wait,
+        ),
+        (
+            "a leaf that is due while a new authority waits",
+            facts(authority(6001, Settled), authority(10, Fresh), leaf(2500)),
+            Step::Issue(Why::Due),
+        ),
+        (
+            "a new authority that is trusted",
+            facts(authority(6001, Settled), authority(10, Settled), leaf(100)),
+            Step::Promote(Why::Trusted),
+        ),
+        (
+            "half a leaf",
+            facts(authority(100, Settled), None, bad()),
+            Step::Issue(because("half")),
+        ),
+        (
+            "half a leaf under an authority that API servers may not know",
+            facts(authority(100, Fresh), None, bad()),
+            Step::Issue(because("half")),
+        ),
+        (
+            "half a leaf under an authority that no entry trusts",
+            facts(authority(100, Missing), None, bad()),
+            Step::Wait,
+        ),
+        (
+            "the same, for long",
+            facts(authority(PATIENCE, Missing), None, bad()),
+            Step::Issue(because("half")),
+        ),
+        (
+            "a leaf that expired",
+            facts(authority(4000, Settled), None, leaf(3601)),
+            Step::Issue(because("it expired")),
+        ),
+        (
+            "an authority that expired",
+            facts(authority(9001, Settled), None, leaf(3601)),
+            Step::Join(because("it expired")),
+        ),
+        (
+            "no authority",
+            facts(None, None, leaf(100)),
+            Step::Join(because(nothing)),
+        ),
+        (
+            "a first authority that waits",
+            facts(None, authority(10, Fresh), bad()),
+            Step::Wait,
+        ),
+        (
+            "a first authority that one entry never trusts",
+            facts(None, authority(PATIENCE, Missing), bad()),
+            Step::Promote(Why::Overdue),
+        ),
+        (
+            "clutter",
+            Facts {
+                clutter: Some("x".into()),
+                ..facts(authority(100, Settled), None, leaf(100))
+            },
+            Step::Tidy("x".into()),
+        ),
+        (
+            "nothing",
+            Facts {
+                is_empty: true,
+                ..facts(None, None, bad())
+            },
+            Step::Join(Why::None),
+        ),
+        (
+            "nothing, where it is known what was there",
+            Facts {
+                is_empty: true,
+                is_remembered: true,
+                ..facts(None, None, bad())
+            },
+            Step::Restore,
+        ),
+    ] {
+        assert_eq!(plan(&facts, TERMS, NOW), step, "{what}");
+    }
+}
+
+/// How long API servers take to hear of what is stored, at most.
+const LAG: i64 = 8;
+const DELAY: Duration = Duration::from_secs(10);
+
+/// A guard, two replicas, the stored configuration and API servers that hear of it late.
+struct World {
+    began: Instant,
+    now: i64,
+    secret: Data,
+    /// The bundle of each stored entry, and the ones before with the time at which they were replaced.
+    stored: Vec<(i64, Option<Vec<u8>>)>,
+    guard: TrustWatch,
+    replicas: Vec<Replica>,
+    names: Vec<String>,
+    /// What the guard would put back.
+    good: Data,
+}
+
+struct Replica {
+    served: Option<Pair>,
+    hold_back: HoldBack,
+}
+
+impl Replica {
+    fn new() -> Self {
+        Self {
+            served: None,
+            hold_back: HoldBack::new(DELAY),
+        }
+    }
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            began: Instant::now(),
+            now: NOW,
+            secret: Data::new(),
+            stored: vec![(NOW, None)],
+            guard: TrustWatch::new(DELAY),
+            replicas: vec![Replica::new(), Replica::new()],
+            names: vec![NAME.to_owned()],
+            good: Data::new(),
+        }
+    }
+
+    fn at(&self) -> Instant {
+        self.began + Duration::from_secs(u64::try_from(self.now - NOW).unwrap())
+    }
+
+    fn bundle(&self) -> Option<&[u8]> {
+        self.stored.last().and_then(|(_, bundle)| bundle.as_deref())
+    }
+
+    /// The guard programs the configuration with the authorities of the Secret.
+    fn programme(&mut self) {
+        let bundle = self
+            .secret
+            .get(BUNDLE)
+            .filter(|bundle| certificates(bundle).is_ok())
+            .cloned();
+        if bundle.is_some() && bundle.as_deref() != self.bundle() {
+            self.stored.push((self.now, bundle));
+        }
+    }
+
+    fn guard(&mut self) {
+        for _ in 0..4 {
+            let stored: Vec<Vec<CertificateDer<'static>>> = self
+                .bundle()
+                .map(|bundle| certificates(bundle).unwrap())
+                .into_iter()
+                .collect();
+            self.guard.look(&stored, self.at(), self.at());
+            let held = Held::read(&self.secret, &self.names, self.now);
+            if held.is_good(self.now) {
+                self.good = self.secret.clone();
+            }
+            let remembered = Held::read(&self.good, &self.names, self.now).is_good(self.now);
+            let facts = held.facts(|ca| self.guard.of(ca), remembered);
+            match plan(&facts, TERMS, self.now) {
+                Step::Rest | Step::Wait => return,
+                Step::Restore => self.secret = self.good.clone(),
+                step => {
+                    self.secret = held.after(&step, &self.names, &stored, TERMS, self.now).unwrap();
+                }
+            }
+        }
+    }
+
+    fn replica(&mut self, i: usize) {
+        let part = |key: &str| self.secret.get(key).cloned().unwrap_or_default();
+        let provider = rustls::crypto::ring::default_provider();
+        let Ok(pair) = Pair::parse(&part(CERTIFICATE), &part(KEY), &provider) else {
+            return;
+        };
+        if pair.valid_at(self.now).is_err() {
+            return;
+        }
+        let trusters = self.bundle().map(|bundle| Truster {
+            entry: "p".into(),
+            server_name: NAME.into(),
+            bundle: Some(bundle.to_vec()),
+        });
+        let entries = Ok(trusters.into_iter().collect());
+        let look = Look {
+            entries: &entries,
+            begun: self.at(),
+            ended: self.at(),
+            now: self.now,
+        };
+        let replica = &mut self.replicas[i];
+        let served = replica.served.as_ref();
+        if served.is_some_and(|served| served.fingerprint() == pair.fingerprint()) {
+            return;
+        }
+        if !HoldBack::is_needed(served, self.now) || replica.hold_back.judge(&pair, &look) == Verdict::Serve {
+            replica.served = Some(pair);
+        }
+    }
+
+    /// The bundles that an API server may go by now: what is stored, and what was until a moment ago.
+    fn believed(&self) -> impl Iterator<Item = &[u8]> {
+        let replaced = self.stored.iter().skip(1).map(|(at, _)| *at).chain([i64::MAX]);
+        self.stored
+            .iter()
+            .zip(replaced)
+            .filter(|(_, replaced)| self.now - LAG < *replaced)
+            .filter_map(|((_, bundle), _)| bundle.as_deref())
+    }
+
+    /// What every replica serves verifies under what every API server may go by.
+    fn check(&self) -> Result<(), String> {
+        for (i, replica) in self.replicas.iter().enumerate() {
+            let Some(served) = &replica.served else { continue };
+            for bundle in self.believed() {
+                verify(served.chain(), &certificates(bundle)?, Some(NAME), self.now)
+                    .map_err(|why| format!("replica {i} at {}: {why}", self.now - NOW))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What happens beside the run of time.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    RestartGuard,
+    RestartReplica(usize),
+    Remove(&'static str),
+    Break(&'static str),
+    Empty,
+    Pass(i64),
+}
+
+const KEYS: [&str; 5] = [CERTIFICATE, KEY, BUNDLE, CA_KEY, NEXT_CA_KEY];
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let event = prop_oneof![
+        4 => (1..2000i64).prop_map(Event::Pass),
+        2 => Just(Event::RestartGuard),
+        2 => (0..2usize).prop_map(Event::RestartReplica),
+        1 => prop::sample::select(&KEYS[..]).prop_map(Event::Remove),
+        1 => prop::sample::select(&KEYS[..]).prop_map(Event::Break),
+        1 => Just(Event::Empty),
+    ];
+    prop::collection::vec(event, 1..12)
+}
+
+/// So many seconds pass: the guard looks each second where something is under way, the replicas each five.
+fn pass(world: &mut World, seconds: i64) -> Result<(), String> {
+    let until = world.now + seconds;
+    while world.now < until {
+        let before = world.secret.clone();
+        world.guard();
+        world.programme();
+        for i in 0..2 {
+            if (world.now + 2 * i64::try_from(i).unwrap()) % 5 == 0 {
+                world.replica(i);
+            }
+        }
+        world.check()?;
+        let waits = world.secret != before
+            || world.secret.contains_key(NEXT_CA_KEY)
+            || world.replicas.iter().any(|replica| {
+                let served = replica.served.as_ref().map(|served| served.chain()[0].clone());
+                let wanted = world.secret.get(CERTIFICATE).and_then(|pem| certificates(pem).ok());
+                served != wanted.map(|wanted| wanted[0].clone())
+            });
+        world.now += if waits { 1 } else { 47 };
+    }
+    Ok(())
+}
+
+#[test]
+fn over_ten_lives_of_an_authority_each_replica_serves_what_is_trusted() {
+    let mut world = World::new();
+    pass(&mut world, 60).unwrap();
+    let first = world.secret.get(BUNDLE).cloned();
+    assert!(world.replicas.iter().all(|replica| replica.served.is_some()));
+    pass(&mut world, 10 * TERMS.authority).unwrap();
+    assert_ne!(world.secret.get(BUNDLE).cloned(), first);
+    let held = Held::read(&world.secret, &world.names, world.now);
+    assert!(held.is_good(world.now) && held.bundle().len() <= 2, "{held:?}");
+    assert!(world.stored.len() > 10, "{}", world.stored.len());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_lost_or_restarted_nobody_serves_what_is_not_trusted(events in events()) {
+        let mut world = World::new();
+        for event in events {
+            match event {
+                Event::RestartGuard => {
+                    world.guard = TrustWatch::new(DELAY);
+                    world.good.clear();
+                }
+                Event::RestartReplica(i) => world.replicas[i] = Replica::new(),
+                Event::Remove(key) => drop(world.secret.remove(key)),
+                Event::Break(key) => drop(world.secret.insert(key.into(), b"nonsense".to_vec())),
+                Event::Empty => world.secret.clear(),
+                Event::Pass(seconds) => pass(&mut world, seconds).map_err(TestCaseError::fail)?,
+            }
+        }
+        // Long enough for whatever waits to be trusted.
+        pass(&mut world, 60 + PATIENCE).map_err(TestCaseError::fail)?;
+        let held = Held::read(&world.secret, &world.names, world.now);
+        prop_assert!(held.is_good(world.now), "{held:?}");
+        for replica in &world.replicas {
+            let served = replica.served.as_ref().map(|pair| pair.valid_at(world.now).is_ok());
+            prop_assert_eq!(served, Some(true));
+        }
+    }
+}
+
+#[test]
+fn every_reason_is_documented() {
+    let documented = include_str!("../../../docs/reasons.md");
+    let steps = [
+        Step::Restore,
+        Step::Join(Why::None),
+        Step::Promote(Why::Trusted),
+        Step::Issue(Why::Due),
+        Step::Tidy("x".into()),
+    ];
+    for step in steps {
+        let (reason, text) = super::told(&step);
+        assert!(documented.contains(&format!("| `{reason}` |")), "{reason}");
+        assert!(!text.is_empty());
+    }
+}

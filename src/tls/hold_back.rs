@@ -1,0 +1,119 @@
+//! Holds a new pair back until the stored webhook configuration trusts it: API servers that do not know its authority yet would
+//! refuse creates meanwhile.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::pair::{Fingerprint, Pair};
+use super::trust::Truster;
+use crate::cluster::store::Failure;
+
+/// How long a configuration that cannot be read keeps a new pair back.
+pub const UNREADABLE: Duration = Duration::from_mins(2);
+
+/// What is to be done with a new pair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is served from now on.
+    Serve,
+    /// The old pair is still the one to serve with.
+    Hold(Why),
+}
+
+/// Why a new pair is held back.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Why {
+    /// An entry of ours would not accept it.
+    #[error("entry {entry:?} of the stored webhook configuration does not trust it yet: {why}")]
+    NotTrusted {
+        /// The entry.
+        entry: String,
+        /// What verification says.
+        why: String,
+    },
+    /// All entries would, for too short a time.
+    #[error("the stored webhook configuration trusts it, and API servers are given time to learn that")]
+    Settling,
+    /// What the entries trust is not known.
+    #[error("the webhook configuration cannot be read: {0}")]
+    Unread(String),
+}
+
+/// What is remembered of a new pair from look to look.
+#[derive(Debug)]
+pub struct HoldBack {
+    delay: Duration,
+    about: Option<Fingerprint>,
+    /// Since when every entry has trusted it.
+    trusted: Option<Instant>,
+    /// Since when the configuration could not be read.
+    unread: Option<Instant>,
+}
+
+/// One look at what the entries trust.
+pub struct Look<'a> {
+    /// The entries, or why they could not be read.
+    pub entries: &'a Result<Vec<Truster>, Failure>,
+    /// When the read was begun.
+    pub begun: Instant,
+    /// When it was over.
+    pub ended: Instant,
+    /// The time of this machine, in seconds since the Unix epoch.
+    pub now: i64,
+}
+
+impl HoldBack {
+    /// Nothing is held back yet. A pair has to be trusted for `delay` before it is served.
+    #[must_use]
+    pub fn new(delay: Duration) -> Self {
+        Self {
+            delay,
+            about: None,
+            trusted: None,
+            unread: None,
+        }
+    }
+
+    /// Whether what the entries trust makes a difference: where the old pair is of no use, the new one is served at once.
+    #[must_use]
+    pub fn is_needed(current: Option<&Pair>, now: i64) -> bool {
+        current.is_some_and(|current| current.valid_at(now).is_ok())
+    }
+
+    /// What is to be done with a new pair while the old one is good.
+    pub fn judge(&mut self, new: &Pair, look: &Look<'_>) -> Verdict {
+        if self.about != Some(new.fingerprint()) {
+            *self = Self {
+                about: Some(new.fingerprint()),
+                ..Self::new(self.delay)
+            };
+        }
+        let entries = match look.entries {
+            Ok(entries) => entries,
+            Err(why) => {
+                let since = *self.unread.get_or_insert(look.ended);
+                if look.begun.saturating_duration_since(since) >= UNREADABLE {
+                    return Verdict::Serve;
+                }
+                return Verdict::Hold(Why::Unread(why.to_string()));
+            }
+        };
+        self.unread = None;
+        let distrust = entries.iter().find_map(|entry| {
+            let why = entry.trusts(new.chain(), look.now).err()?;
+            let entry = entry.entry.clone();
+            Some(Why::NotTrusted { entry, why })
+        });
+        if let Some(why) = distrust {
+            self.trusted = None;
+            return Verdict::Hold(why);
+        }
+        let since = *self.trusted.get_or_insert(look.ended);
+        if look.begun.saturating_duration_since(since) >= self.delay {
+            Verdict::Serve
+        } else {
+            Verdict::Hold(Why::Settling)
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Whether an API server that trusts a bundle would accept a certificate.
+
+use rustls::RootCertStore;
+use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+
+/// One of our entries of the stored webhook configuration, as far as trust goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Truster {
+    /// The name of the entry.
+    pub entry: String,
+    /// The name that the API server expects in the certificate: that of the Service, or the host of the URL.
+    pub server_name: String,
+    /// Its CA bundle, PEM. `None`: the API server trusts its system's roots, which are not known here.
+    pub bundle: Option<Vec<u8>>,
+}
+
+/// Reads a bundle: the certificates in it, and nothing else that it holds.
+///
+/// # Errors
+/// If it holds no certificate, or something that is none.
+pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let certificates = CertificateDer::pem_slice_iter(pem)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| error.to_string())?;
+    if certificates.is_empty() {
+        return Err("it has no CERTIFICATE section".into());
+    }
+    for (i, certificate) in certificates.iter().enumerate() {
+        x509_parser::parse_x509_certificate(certificate)
+            .map_err(|error| format!("number {} is no certificate: {error}", i + 1))?;
+    }
+    Ok(certificates)
+}
+
+/// Whether a client that trusts these certificates alone would accept the chain (leaf first) at this time, in seconds since
+/// the Unix epoch; with a name, whether for that name.
+///
+/// As an API server does: an authority that expired vouches for nothing, and a leaf that is itself in the bundle is trusted.
+///
+/// # Errors
+/// With why it would not.
+pub fn verify(
+    chain: &[CertificateDer<'_>],
+    bundle: &[CertificateDer<'_>],
+    name: Option<&str>,
+    now: i64,
+) -> Result<(), String> {
+    let (leaf, intermediates) = chain.split_first().ok_or("there is no certificate")?;
+    let parsed = ParsedCertificate::try_from(leaf).map_err(|error| error.to_string())?;
+    let time = u64::try_from(now).unwrap_or_default();
+    let time = UnixTime::since_unix_epoch(std::time::Duration::from_secs(time));
+    let mut roots = RootCertStore::empty();
+    let living = bundle.iter().filter(|certificate| lives(certificate, now));
+    roots.add_parsable_certificates(living.cloned().map(CertificateDer::into_owned));
+    let algorithms = default_provider().signature_verification_algorithms;
+    let itself = bundle.contains(leaf) && lives(leaf, now);
+    if !itself {
+        verify_server_cert_signed_by_trust_anchor(&parsed, &roots, intermediates, time, algorithms.all)
+            .map_err(|error| error.to_string())?;
+    }
+    if let Some(name) = name {
+        let expected = ServerName::try_from(name).map_err(|error| format!("{name:?}: {error}"))?;
+        verify_server_name(&parsed, &expected).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+fn lives(certificate: &CertificateDer<'_>, now: i64) -> bool {
+    x509_parser::parse_x509_certificate(certificate).is_ok_and(|(_, parsed)| {
+        let validity = parsed.validity();
+        (validity.not_before.timestamp()..=validity.not_after.timestamp()).contains(&now)
+    })
+}
+
+impl Truster {
+    /// Whether this entry would accept the chain now.
+    ///
+    /// # Errors
+    /// With why it would not.
+    pub fn trusts(&self, chain: &[CertificateDer<'_>], now: i64) -> Result<(), String> {
+        let Some(bundle) = &self.bundle else { return Ok(()) };
+        verify(chain, &certificates(bundle)?, Some(&self.server_name), now)
+    }
+}

@@ -1,0 +1,398 @@
+//! Certificates that the guards make themselves, on a real API server, with the rights of `deploy/rbac.yaml` alone: from an empty
+//! Secret to a refusal, through renewals, and whatever becomes of the Secret.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use deployer_guard::guard::board::Leads;
+use deployer_guard::guard::certificates::held::{CA_KEY, CERTIFICATE, Held, KEY};
+use deployer_guard::guard::certificates::plan::Terms;
+use deployer_guard::guard::certificates::{Certificates, SelfManaged, Settings};
+use deployer_guard::guard::configuration::ca_bundle::{BundleSource, CaBundle};
+use deployer_guard::telemetry::metrics::Metrics;
+use deployer_guard::tls::pair::now;
+use deployer_guard::tls::trust::certificates;
+use deployer_guard_testkit::objects::{create_pod, make_namespace};
+use deployer_guard_testkit::{ControlPlane, NAMESPACE, SECRET, Stage, http_get, until};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::Client;
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use rustls::RootCertStore;
+use rustls::pki_types::ServerName;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsConnector;
+
+use crate::common::{PROGRAM, run};
+use crate::creators::{BY_LABEL, assert_never_two, deployer, witness};
+
+const SOON: Duration = Duration::from_secs(40);
+
+fn secrets(client: &Client) -> Api<Secret> {
+    Api::namespaced(client.clone(), NAMESPACE)
+}
+
+async fn data(client: &Client) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
+    let secret = secrets(client).get(SECRET).await?;
+    let data = secret.data.unwrap_or_default();
+    Ok(data.into_iter().map(|(key, value)| (key, value.0)).collect())
+}
+
+/// What is in the Secret, if it is all that it has to be.
+async fn good(client: &Client) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
+    let data = data(client).await?;
+    let held = Held::read(&data, &["127.0.0.1".to_owned()], now());
+    ensure!(held.is_good(now()), "{:?}", data.keys());
+    Ok(data)
+}
+
+/// Changes keys of the Secret; `None` takes one away.
+async fn harm(client: &Client, keys: &[(&str, Option<&[u8]>)]) -> anyhow::Result<()> {
+    let data: serde_json::Map<String, Value> = keys
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), json!(value.map(|value| ByteString(value.to_vec())))))
+        .collect();
+    let patch = json!({ "data": data });
+    secrets(client)
+        .patch(SECRET, &PatchParams::default(), &Patch::Merge(&patch))
+        .await?;
+    Ok(())
+}
+
+/// Creates that go on, and handshakes with each replica that trust what is stored.
+struct Stream {
+    ended: Arc<AtomicBool>,
+    creates: Arc<AtomicUsize>,
+    running: Vec<JoinHandle<anyhow::Result<()>>>,
+}
+
+impl Stream {
+    async fn start(stage: &'static Stage, namespace: &'static str) -> anyhow::Result<Self> {
+        make_namespace(&stage.plane.client(0), namespace, &[], false).await?;
+        let (ended, creates) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let mut running = Vec::new();
+        for creator in 0..2 {
+            let (ended, creates) = (Arc::clone(&ended), Arc::clone(&creates));
+            let client = stage.plane.client(creator % stage.plane.api_servers());
+            running.push(tokio::spawn(async move {
+                while !ended.load(Ordering::Relaxed) {
+                    let i = creates.fetch_add(1, Ordering::Relaxed);
+                    let config = format!("c{}", i / 3);
+                    let pod = deployer(&config, "1", &format!("{config}-{}", i % 3));
+                    let answer = create_pod(&client, namespace, &pod).await?;
+                    let why = answer.message();
+                    // A rule of ours, and nothing else.
+                    let by_rule = answer.code == 403 && why.contains("DeployerPolicy \"by-label\" refuses");
+                    ensure!(answer.code == 201 || by_rule, "create {i}: {} {why}", answer.code);
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                Ok(())
+            }));
+        }
+        for replica in &stage.replicas {
+            let ended = Arc::clone(&ended);
+            running.push(tokio::spawn(async move {
+                while !ended.load(Ordering::Relaxed) {
+                    let trusted = stage.ca_bundle().await?;
+                    shake_hands(replica.address, &trusted)
+                        .await
+                        .with_context(|| format!("a new connection to {}", replica.address))?;
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                Ok(())
+            }));
+        }
+        Ok(Self {
+            ended,
+            creates,
+            running,
+        })
+    }
+
+    async fn end(self) -> anyhow::Result<usize> {
+        self.ended.store(true, Ordering::Relaxed);
+        for task in self.running {
+            task.await??;
+        }
+        Ok(self.creates.load(Ordering::Relaxed))
+    }
+}
+
+/// A connection as an API server makes it that trusts these authorities alone.
+async fn shake_hands(address: std::net::SocketAddr, trusted: &[u8]) -> anyhow::Result<()> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(trusted).map_err(anyhow::Error::msg)? {
+        roots.add(certificate)?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let stream = TcpStream::connect(address).await?;
+    let name = ServerName::try_from(address.ip().to_string())?;
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+    Ok(())
+}
+
+async fn replica_metric(stage: &Stage, name: &str) -> anyhow::Result<u64> {
+    let mut sum = 0;
+    for replica in &stage.replicas {
+        let (_, text) = http_get(&format!("http://{}/metrics", replica.health)).await?;
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        sum += value.with_context(|| format!("no {name}"))?.parse::<u64>()?;
+    }
+    Ok(sum)
+}
+
+/// How often a guard did something of this reason.
+fn done(stage: &Stage, reason: &str) -> anyhow::Result<usize> {
+    let mut count = 0;
+    for guard in &stage.guards {
+        let lines = guard.log_lines()?;
+        count += lines
+            .iter()
+            .filter(|line| line.to_string().contains(&format!("\"{reason}\"")))
+            .count();
+    }
+    Ok(count)
+}
+
+async fn stage(arguments: &[&str], guard_arguments: &[&str]) -> anyhow::Result<&'static Stage> {
+    let mut builder = Stage::builder(PROGRAM)
+        .plane(ControlPlane::builder().api_servers(2).audit_log(true))
+        .guards(2)
+        .self_managed();
+    for argument in ["--tls-secret-interval=200ms", "--trust-delay=2s"]
+        .iter()
+        .chain(arguments)
+    {
+        builder = builder.argument(*argument);
+    }
+    for argument in ["--trust-delay=2s"].iter().chain(guard_arguments) {
+        builder = builder.guard_argument(*argument);
+    }
+    let stage = builder.start().await?;
+    stage.enforce(BY_LABEL).await?;
+    // Tasks of a test go on in other threads; the stage ends with the process of the tests.
+    Ok(Box::leak(Box::new(stage)))
+}
+
+#[test]
+fn from_an_empty_secret_to_a_refusal_and_through_several_lives_no_create_fails() {
+    run(async {
+        let stage = stage(&[], &["--ca-lifetime=45s", "--certificate-lifetime=15s"]).await?;
+        let client = stage.plane.client(0);
+        let first = good(&client).await?;
+        let stream = Stream::start(stage, "lives").await?;
+        let watch = witness(&stage.plane, "lives").await?;
+        until("three more authorities to issue", Duration::from_mins(4), async || {
+            let (issued, renewed) = (done(stage, "AuthorityIssues")?, done(stage, "CertificateIssued")?);
+            ensure!(
+                issued >= 4 && renewed >= 3,
+                "{issued} issued, {renewed} certificates were renewed"
+            );
+            Ok(())
+        })
+        .await?;
+        let creates = stream.end().await?;
+        assert_never_two(&watch.finish().await?);
+        let last = good(&client).await?;
+        ensure!(first.get(CA_KEY) != last.get(CA_KEY) && first.get(KEY) != last.get(KEY));
+        println!(
+            "{creates} creates over {} authorities and {} renewals",
+            done(stage, "AuthorityIssues")?,
+            done(stage, "CertificateIssued")?
+        );
+        rights(stage)
+    });
+}
+
+#[test]
+fn whatever_becomes_of_the_secret_no_create_fails_and_it_is_put_right() {
+    run(async {
+        let stage = stage(&[], &[]).await?;
+        let client = stage.plane.client(0);
+        let first = good(&client).await?;
+        let stream = Stream::start(stage, "harmed").await?;
+        let other = deployer_guard_testkit::Pki::new("other")?.serving(&["127.0.0.1"])?;
+        for (what, keys) in [
+            (
+                "half a certificate",
+                &[(CERTIFICATE, Some(&first[CERTIFICATE][..100]))][..],
+            ),
+            ("no key", &[(KEY, None)]),
+            ("a wrong key", &[(KEY, Some(other.key.as_bytes()))]),
+            (
+                "a pair of somebody else",
+                &[
+                    (CERTIFICATE, Some(other.certificate.as_bytes())),
+                    (KEY, Some(other.key.as_bytes())),
+                ],
+            ),
+            ("no key of the authority", &[(CA_KEY, None)]),
+            ("an authority that is none", &[("ca.crt", Some(b"nonsense"))]),
+        ] {
+            let before = data(&client).await?;
+            harm(&client, keys).await.context(what)?;
+            until(&format!("after {what} the Secret to be good"), SOON, async || {
+                let after = good(&client).await?;
+                ensure!(after != before, "it is as before");
+                Ok(())
+            })
+            .await?;
+        }
+        let before = good(&client).await?;
+        for (what, empty) in [("emptied", true), ("deleted", false)] {
+            if empty {
+                let patch = json!({ "data": null });
+                secrets(&client)
+                    .patch(SECRET, &PatchParams::default(), &Patch::Merge(&patch))
+                    .await?;
+            } else {
+                secrets(&client).delete(SECRET, &DeleteParams::default()).await?;
+            }
+            until(
+                &format!("the Secret that was {what} to be as it was"),
+                SOON,
+                async || {
+                    ensure!(good(&client).await? == before, "it is another");
+                    Ok(())
+                },
+            )
+            .await?;
+        }
+        ensure!(replica_metric(stage, "deployer_guard_certificate_reload_failures_total").await? > 0);
+
+        // Nobody remembers it: guards and a replica are new.
+        for guard in &stage.guards {
+            guard.process().kill()?;
+        }
+        secrets(&client).delete(SECRET, &DeleteParams::default()).await?;
+        for guard in &stage.guards {
+            guard.process().restart()?;
+        }
+        let after = until("a new authority to issue", Duration::from_mins(2), async || {
+            good(&client).await
+        })
+        .await?;
+        ensure!(after.get(CA_KEY) != before.get(CA_KEY));
+        println!("{} creates", stream.end().await?);
+        stage.replicas[0].webhook.process().restart()?;
+        stage.replicas[0].wait_ready().await?;
+        until("every fault to be over", SOON, async || {
+            let broken = replica_metric(stage, "deployer_guard_certificate_source_broken").await?;
+            let held_back = replica_metric(stage, "deployer_guard_certificate_held_back").await?;
+            ensure!((broken, held_back) == (0, 0), "{broken} {held_back}");
+            Ok(())
+        })
+        .await?;
+        rights(stage)?;
+        let used = uses(stage, "create")? + uses(stage, "update")? + uses(stage, "get")?;
+        ensure!(used > 0 && uses(stage, "create")? > 0, "a right that nobody used");
+        Ok(())
+    });
+}
+
+/// How often our `ServiceAccount` used a verb on Secrets.
+fn uses(stage: &Stage, verb: &str) -> anyhow::Result<usize> {
+    let events = stage.plane.audit_events()?;
+    let ours = events.iter().filter(|event| {
+        event["user"]["username"] == "system:serviceaccount:deployer-guard:deployer-guard"
+            && event["objectRef"]["resource"] == "secrets"
+            && event["verb"] == verb
+    });
+    Ok(ours.count())
+}
+
+/// Nothing was refused for want of a right.
+fn rights(stage: &Stage) -> anyhow::Result<()> {
+    let events = stage.plane.audit_events()?;
+    let refused: Vec<_> = events
+        .iter()
+        .filter(|event| {
+            event["user"]["username"] == "system:serviceaccount:deployer-guard:deployer-guard"
+                && event["annotations"]["authorization.k8s.io/decision"] == "forbid"
+        })
+        .collect();
+    ensure!(refused.is_empty(), "{refused:#?}");
+    Ok(())
+}
+
+/// Leads whatever another one believes.
+struct Always;
+
+impl Leads for Always {
+    fn leads(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn two_guards_that_both_believe_they_lead_end_with_one_consistent_secret() {
+    run(async {
+        let plane = ControlPlane::builder().start().await?;
+        let client = plane.client(0);
+        make_namespace(&client, NAMESPACE, &[], false).await?;
+        let metadata = json!({ "name": SECRET, "namespace": NAMESPACE });
+        let secret = serde_json::from_value(json!({ "metadata": metadata, "type": "Opaque" }))?;
+        secrets(&client)
+            .create(&kube::api::PostParams::default(), &secret)
+            .await?;
+        let stop = watch::Sender::new(false);
+        let bundles: Vec<_> = (0..2)
+            .map(|_| CaBundle::load(BundleSource::Secret).map(Arc::new))
+            .collect::<Result<_, _>>()?;
+        let settings = Settings {
+            namespace: NAMESPACE.into(),
+            name: SECRET.into(),
+            self_managed: Some(SelfManaged {
+                names: vec!["127.0.0.1".into()],
+                terms: Terms {
+                    authority: 24,
+                    certificate: 10,
+                },
+                trust_delay: Duration::ZERO,
+            }),
+            configuration: "deployer-guard".into(),
+            dry_run: false,
+        };
+        let rooms: Vec<_> = bundles
+            .iter()
+            .map(|bundle| {
+                let metrics = Arc::new(Metrics::new());
+                let (events, _notices) = deployer_guard::cluster::events::Events::new(metrics);
+                let (client, settings) = (client.clone(), settings.clone());
+                let room = Certificates::new(
+                    client,
+                    settings,
+                    Arc::clone(bundle),
+                    Arc::new(Always),
+                    events,
+                    Arc::default(),
+                );
+                let stop = stop.subscribe();
+                tokio::spawn(async move { room.run(stop).await })
+            })
+            .collect();
+        let first = until("a good Secret", SOON, async || good(&client).await).await?;
+        until("a life to pass", SOON, async || {
+            let last = good(&client).await?;
+            ensure!(first.get(CA_KEY) != last.get(CA_KEY), "it is the same");
+            Ok(())
+        })
+        .await?;
+        stop.send_replace(true);
+        for room in rooms {
+            room.await?;
+        }
+        good(&client).await?;
+        Ok(())
+    });
+}
