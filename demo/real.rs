@@ -135,7 +135,7 @@ async fn killed(node: &Node, release: &Release<'_>) -> anyhow::Result<()> {
             Ok((_winner, some)) => answers.extend(some),
             // All of a round may have been on their way to the replica that is gone.
             Err(error) if error.to_string() == "none was admitted" => {
-                println!("   one round in which none was admitted")
+                println!("   one round in which none was admitted");
             }
             Err(error) => return Err(error),
         }
@@ -259,8 +259,8 @@ async fn told(node: &Node, rollout: &Rollout, reason: &str) -> anyhow::Result<St
         let about =
             |event: &&Value| event["reason"] == reason && event["regarding"]["name"] == rollout.deployer().as_str();
         let event = events["items"].as_array().into_iter().flatten().find(about);
-        let note = event.context("there is none")?["note"].clone();
-        Ok(format!("{reason}\n  {}", note.as_str().unwrap_or_default()))
+        let text = event.context("there is none")?["note"].clone();
+        Ok(format!("{reason}\n  {}", text.as_str().unwrap_or_default()))
     })
     .await
 }

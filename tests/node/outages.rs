@@ -1,5 +1,6 @@
 //! What is killed comes back by itself, and meanwhile nothing but matched deployers is refused.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -43,11 +44,10 @@ pub(crate) async fn both_replicas(site: &Site) -> anyhow::Result<()> {
         release.kill_container(&other, "webhook")
     );
     one.and(other)?;
-    let mut refused = 0;
+    let tried = AtomicUsize::new(0);
     let begun = Instant::now();
     until("a deployer to be admitted again", SOON, async || {
-        let number = refused;
-        refused += 1;
+        let number = tried.fetch_add(1, Ordering::Relaxed);
         site.admitted(namespace, &unrelated(&format!("unrelated-{number}")))
             .await?;
         let answer = create_pod(&site.client(), namespace, &deployer("cfg", "first", &[])).await?;
@@ -55,17 +55,18 @@ pub(crate) async fn both_replicas(site: &Site) -> anyhow::Result<()> {
         Ok(())
     })
     .await?;
+    let tried = tried.into_inner();
     println!(
         "  deployers were refused {} times, for {:.1} s",
-        refused - 1,
+        tried - 1,
         begun.elapsed().as_secs_f64()
     );
     let unrelated = Api::<Pod>::namespaced(site.client(), namespace)
         .list(&ListParams::default())
         .await?;
     ensure!(
-        unrelated.items.len() == refused + 1,
-        "an unrelated pod was refused: {} of {refused}",
+        unrelated.items.len() == tried + 1,
+        "an unrelated pod was refused: {} of {tried}",
         unrelated.items.len() - 1
     );
     release.wait_ready(2).await?;
@@ -85,8 +86,8 @@ pub(crate) async fn guards(site: &Site) -> anyhow::Result<()> {
     let mut kills = 0;
     while Instant::now() < end {
         for pod in release.pods().await? {
-            // It may be on its way up, and wait longer each time: kubelet backs off.
-            kills += usize::from(release.kill_container(&pod.name_any(), "guard").await.is_ok());
+            // Its parent may be waiting before it begins it again.
+            kills += usize::from(release.kill_guard(&pod.name_any()).await.is_ok());
         }
         sleep(EVERY).await;
     }

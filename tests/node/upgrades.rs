@@ -4,7 +4,7 @@ use anyhow::{Context, ensure};
 use deployer_guard_testkit::{NAMESPACE, Release, until};
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, EvictParams, Patch, PatchParams};
+use kube::api::{Api, EvictParams, Patch, PatchParams};
 use serde_json::json;
 
 use crate::certificates::{SECRET, served};
@@ -74,7 +74,7 @@ pub(crate) async fn eviction(site: &Site) -> anyhow::Result<()> {
 pub(crate) async fn certificates(site: &Site) -> anyhow::Result<()> {
     let release = site.usual().await?;
     let secrets: Api<Secret> = Api::namespaced(site.client(), NAMESPACE);
-    under_stream(site, "renewals", async {
+    Box::pin(under_stream(site, "renewals", async {
         for taken_away in ["tls.crt", "ca.key"] {
             let before = served(site, &release).await?;
             let patch = Patch::Merge(json!({ "data": { taken_away: null } }));
@@ -88,7 +88,7 @@ pub(crate) async fn certificates(site: &Site) -> anyhow::Result<()> {
             .with_context(|| format!("{taken_away} was taken away"))?;
         }
         Ok(())
-    })
+    }))
     .await
 }
 

@@ -273,7 +273,8 @@ impl Node {
         format!("{} exec {}", script().display(), self.directory().display())
     }
 
-    async fn ctr(&self, arguments: &[&str]) -> anyhow::Result<Output> {
+    /// Runs containerd's own client, which has to succeed.
+    pub(crate) async fn ctr(&self, arguments: &[&str]) -> anyhow::Result<Output> {
         let words = [&["ctr", "--namespace", IMAGES], arguments].concat();
         let output = self.exec(&words).await?;
         let complaint = String::from_utf8_lossy(&output.stderr);

@@ -196,38 +196,50 @@ impl<'a> Release<'a> {
         wait_enforced(&self.node.client(), policy, LIMIT).await
     }
 
-    /// Kills (SIGKILL) the process of one container of a pod, as the kernel would; kubelet starts it again.
+    /// Kills (SIGKILL) all processes of one container of a pod; kubelet starts it again.
     ///
     /// # Errors
     /// If the container does not run.
     pub async fn kill_container(&self, pod: &str, container: &str) -> anyhow::Result<()> {
+        let id = self.container_id(pod, container).await?;
+        let kill = ["tasks", "kill", "--all", "--signal", "SIGKILL", &id];
+        self.node.ctr(&kill).await.map(drop)
+    }
+
+    /// Kills (SIGKILL) the guard of a pod, and not its container: the parent stays and begins it again.
+    ///
+    /// # Errors
+    /// If no guard runs there at the moment.
+    pub async fn kill_guard(&self, pod: &str) -> anyhow::Result<()> {
+        let id = self.container_id(pod, "guard").await?;
+        let listed = self.node.ctr(&["tasks", "ps", &id]).await?;
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let words = listed.lines().filter_map(|line| line.split_whitespace().next());
+        let processes: Vec<u32> = words.filter_map(|word| word.parse().ok()).collect();
+        // The parent came first.
+        let (parent, child) = (processes.iter().min(), processes.iter().max());
+        ensure!(child != parent, "no guard runs in {pod}: {listed}");
+        let child = child.map(ToString::to_string).unwrap_or_default();
+        let output = self.node.exec(&["kill", "-KILL", &child]).await?;
+        ensure!(
+            output.status.success(),
+            "kill: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(())
+    }
+
+    /// containerd's name of a container that runs.
+    async fn container_id(&self, pod: &str, container: &str) -> anyhow::Result<String> {
         let api: Api<Pod> = Api::namespaced(self.node.client(), NAMESPACE);
         let status = api.get(pod).await?.status.unwrap_or_default();
-        let statuses = [status.container_statuses, status.init_container_statuses];
-        let mut statuses = statuses.into_iter().flatten().flatten();
+        let mut statuses = status.container_statuses.into_iter().flatten();
         let id = statuses.find(|status| status.name == container).and_then(|status| {
             let running = status.state?.running.is_some();
             running.then_some(status.container_id?)
         });
         let id = id.with_context(|| format!("container {container} of {pod} does not run"))?;
-        let id = id.rsplit('/').next().unwrap_or_default().to_owned();
-        let kill = [
-            "ctr",
-            "--namespace",
-            "k8s.io",
-            "tasks",
-            "kill",
-            "--signal",
-            "SIGKILL",
-            &id,
-        ];
-        let output = self.node.exec(&kill).await?;
-        ensure!(
-            output.status.success(),
-            "killing {container} of {pod}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        Ok(())
+        Ok(id.rsplit('/').next().unwrap_or_default().to_owned())
     }
 }
 
