@@ -9,7 +9,7 @@ use anyhow::{Context, bail, ensure};
 
 use super::backend::BackendArgs;
 use super::kubernetes::KubernetesArgs;
-use super::serve_to_the_end;
+use super::serve_on_one_thread;
 use super::window::WindowArgs;
 use crate::guard::configuration::Settings;
 use crate::guard::leadership::lease::LENGTHS;
@@ -128,7 +128,7 @@ impl GuardArgs {
 
 pub(super) fn run(args: GuardArgs) -> anyhow::Result<()> {
     args.logs.init()?;
-    serve_to_the_end(serve(args))
+    serve_on_one_thread(serve(args))
 }
 
 async fn serve(args: GuardArgs) -> anyhow::Result<()> {
