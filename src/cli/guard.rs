@@ -11,7 +11,7 @@ use anyhow::{Context, bail, ensure};
 use super::backend::BackendArgs;
 use super::certificates::CertificateArgs;
 use super::kubernetes::KubernetesArgs;
-use super::serve_to_the_end;
+use super::serve_on_one_thread;
 use super::supervise;
 use super::window::WindowArgs;
 use crate::guard::configuration::Settings;
@@ -150,7 +150,7 @@ pub(super) fn run(args: GuardArgs) -> anyhow::Result<ExitCode> {
     if args.supervise {
         return supervise::run();
     }
-    serve_to_the_end(serve(args))?;
+    serve_on_one_thread(serve(args))?;
     Ok(ExitCode::SUCCESS)
 }
 
