@@ -117,3 +117,67 @@ impl HoldBack {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::certificates::authority::{Life, Made, authority, serving};
+    use crate::tls::trust::certificates;
+
+    const NOW: i64 = 1_800_000_000;
+    const DELAY: Duration = Duration::from_secs(10);
+
+    fn issued(ca: &Made) -> Pair {
+        let authority = certificates(ca.certificate.as_bytes()).unwrap().remove(0);
+        let made = serving(&authority, &ca.key, &["127.0.0.1".into()], Life::from(NOW, 100)).unwrap();
+        let provider = rustls::crypto::ring::default_provider();
+        Pair::parse(made.certificate.as_bytes(), made.key.as_bytes(), &provider).unwrap()
+    }
+
+    #[test]
+    fn a_pair_is_served_when_all_have_trusted_it_without_a_break_or_nobody_knows_for_two_minutes() {
+        let [old, new] = [(); 2].map(|()| authority(Life::from(NOW, 1000)).unwrap());
+        let (pair, other) = (issued(&new), issued(&new));
+        let entry = |ca: &Made| Truster {
+            entry: "p".into(),
+            server_name: "127.0.0.1".into(),
+            bundle: Some(ca.certificate.clone().into_bytes()),
+        };
+        let (trusting, half) = (Ok(vec![entry(&new)]), Ok(vec![entry(&new), entry(&old)]));
+        let (nobody, unread) = (Ok(Vec::new()), Err(Failure::TimedOut));
+        let began = Instant::now();
+        let mut hold_back = HoldBack::new(DELAY);
+        for (second, what, pair, entries, served) in [
+            (0, "trusted just now", &pair, &trusting, false),
+            (9, "for too short", &pair, &trusting, false),
+            (10, "for long enough", &pair, &trusting, true),
+            (20, "one does not", &pair, &half, false),
+            (21, "all do again", &pair, &trusting, false),
+            (30, "for too short again", &pair, &trusting, false),
+            (31, "nobody knows", &pair, &unread, false),
+            (32, "all have, then and now", &pair, &trusting, true),
+            (33, "another pair begins anew", &other, &trusting, false),
+            (43, "and has its time", &other, &trusting, true),
+            (50, "nobody knows", &other, &unread, false),
+            (169, "for less than two minutes", &other, &unread, false),
+            (170, "for two minutes", &other, &unread, true),
+            (200, "nobody calls, for the first time", &pair, &nobody, false),
+            (210, "nobody calls", &pair, &nobody, true),
+        ] {
+            let at = began + Duration::from_secs(second);
+            let look = Look {
+                entries,
+                begun: at,
+                ended: at,
+                now: NOW,
+            };
+            assert_eq!(
+                hold_back.judge(pair, &look) == Verdict::Serve,
+                served,
+                "{second}: {what}"
+            );
+        }
+        assert!(HoldBack::is_needed(Some(&pair), NOW) && !HoldBack::is_needed(Some(&pair), NOW + 101));
+        assert!(!HoldBack::is_needed(None, NOW));
+    }
+}

@@ -66,6 +66,8 @@ struct Memory {
 struct Problem {
     /// What tells one broken content from another.
     content: Option<Fingerprint>,
+    /// It is not known what the Secret holds: that is no fault of it.
+    is_unread: bool,
     text: String,
 }
 
@@ -118,12 +120,20 @@ impl TlsSecret {
     async fn look(&self, memory: &mut Memory, metrics: &Metrics, condition: &Condition) {
         let found = match self.upstream.content().await {
             Ok(content) => self.judge(content),
+            Err(Failure::Forbidden(why)) => Err(Problem {
+                content: None,
+                is_unread: false,
+                text: format!("may not be read: {why}; the ServiceAccount needs the rule of deploy/rbac.yaml for it"),
+            }),
             Err(why) => Err(Problem {
                 content: None,
-                text: format!("cannot be read: {why}; the ServiceAccount needs the rule of deploy/rbac.yaml for it"),
+                is_unread: true,
+                text: format!("cannot be read: {why}"),
             }),
         };
-        metrics.certificate_source_broken(found.is_err());
+        if !matches!(&found, Err(problem) if problem.is_unread) {
+            metrics.certificate_source_broken(found.is_err());
+        }
         match found {
             Ok(None) => {
                 memory.problem = None;
@@ -144,7 +154,9 @@ impl TlsSecret {
                 }
             }
             Err(problem) => {
-                self.release(memory, metrics);
+                if !problem.is_unread {
+                    self.release(memory, metrics);
+                }
                 let text = format!("Secret {}/{} {}", self.namespace, self.name, problem.text);
                 if self.served.current().is_none() {
                     condition.fail(text.clone());
@@ -152,7 +164,9 @@ impl TlsSecret {
                 if memory.problem.as_ref() != Some(&problem) {
                     let stays = self.served.current().map(|_| "the last good pair stays");
                     tracing::warn!(problem = text, stays, "the certificate cannot be served with");
-                    metrics.certificate_reload_failed();
+                    if !problem.is_unread {
+                        metrics.certificate_reload_failed();
+                    }
                     memory.problem = Some(problem);
                 }
             }
@@ -163,6 +177,7 @@ impl TlsSecret {
     fn judge(&self, content: Option<Content>) -> Result<Option<Pair>, Problem> {
         let problem = |content, text: &str| Problem {
             content,
+            is_unread: false,
             text: text.to_owned(),
         };
         let content = content.ok_or_else(|| {

@@ -86,3 +86,39 @@ impl Truster {
         verify(chain, &certificates(bundle)?, Some(&self.server_name), now)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::certificates::authority::{Life, Made, authority, serving};
+
+    const NOW: i64 = 1_800_000_000;
+
+    fn parsed(made: &Made) -> Vec<CertificateDer<'static>> {
+        certificates(made.certificate.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_chain_is_accepted_for_its_names_under_its_authority_while_both_live() {
+        let (ours, other) = [(); 2].map(|()| authority(Life::from(NOW, 1000)).unwrap()).into();
+        let names = ["webhook.example".to_owned(), "127.0.0.1".to_owned()];
+        let ca = parsed(&ours);
+        let leaf = serving(&ca[0], &ours.key, &names, Life::from(NOW, 5000)).unwrap();
+        let chain = parsed(&leaf);
+        let both = [parsed(&other), ca.clone()].concat();
+        for (what, bundle, name, at, accepted) in [
+            ("its authority", &ca, "webhook.example", NOW, true),
+            ("an address", &ca, "127.0.0.1", NOW, true),
+            ("beside another", &both, "webhook.example", NOW, true),
+            ("another alone", &parsed(&other), "webhook.example", NOW, false),
+            ("another name", &ca, "other.example", NOW, false),
+            ("itself", &chain, "webhook.example", NOW, true),
+            ("an authority that expired", &ca, "webhook.example", NOW + 1001, false),
+            ("itself, expired", &chain, "webhook.example", NOW + 5001, false),
+            ("too early", &ca, "webhook.example", NOW - 1000, false),
+        ] {
+            assert_eq!(verify(&chain, bundle, Some(name), at).is_ok(), accepted, "{what}");
+        }
+        assert!(verify(&[], &ca, None, NOW).is_err());
+    }
+}

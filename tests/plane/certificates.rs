@@ -1,26 +1,26 @@
 //! Certificates that the guards make themselves, on a real API server, with the rights of `deploy/rbac.yaml` alone: from an empty
 //! Secret to a refusal, through renewals, and whatever becomes of the Secret.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use deployer_guard::guard::board::Leads;
-use deployer_guard::guard::certificates::held::{CA_KEY, CERTIFICATE, Held, KEY};
+use deployer_guard::guard::certificates::held::{BUNDLE, CA_KEY, CERTIFICATE, Data, Held, KEY};
 use deployer_guard::guard::certificates::plan::Terms;
 use deployer_guard::guard::certificates::{Certificates, SelfManaged, Settings};
 use deployer_guard::guard::configuration::ca_bundle::{BundleSource, CaBundle};
 use deployer_guard::telemetry::metrics::Metrics;
 use deployer_guard::tls::pair::now;
 use deployer_guard::tls::trust::certificates;
-use deployer_guard_testkit::objects::{create_pod, make_namespace};
-use deployer_guard_testkit::{ControlPlane, NAMESPACE, SECRET, Stage, http_get, until};
+use deployer_guard_testkit::objects::{apply_yaml, create_pod, make_namespace};
+use deployer_guard_testkit::{ControlPlane, NAMESPACE, Pki, SECRET, Stage, http_get, until};
+use futures::StreamExt;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
-use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, WatchEvent, WatchParams};
 use rustls::RootCertStore;
 use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
@@ -38,14 +38,17 @@ fn secrets(client: &Client) -> Api<Secret> {
     Api::namespaced(client.clone(), NAMESPACE)
 }
 
-async fn data(client: &Client) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
-    let secret = secrets(client).get(SECRET).await?;
+fn data_of(secret: Secret) -> Data {
     let data = secret.data.unwrap_or_default();
-    Ok(data.into_iter().map(|(key, value)| (key, value.0)).collect())
+    data.into_iter().map(|(key, value)| (key, value.0)).collect()
+}
+
+async fn data(client: &Client) -> anyhow::Result<Data> {
+    Ok(data_of(secrets(client).get(SECRET).await?))
 }
 
 /// What is in the Secret, if it is all that it has to be.
-async fn good(client: &Client) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
+async fn good(client: &Client) -> anyhow::Result<Data> {
     let data = data(client).await?;
     let held = Held::read(&data, &["127.0.0.1".to_owned()], now());
     ensure!(held.is_good(now()), "{:?}", data.keys());
@@ -221,7 +224,7 @@ fn whatever_becomes_of_the_secret_no_create_fails_and_it_is_put_right() {
         let client = stage.plane.client(0);
         let first = good(&client).await?;
         let stream = Stream::start(stage, "harmed").await?;
-        let other = deployer_guard_testkit::Pki::new("other")?.serving(&["127.0.0.1"])?;
+        let other = Pki::new("other")?.serving(&["127.0.0.1"])?;
         for (what, keys) in [
             (
                 "half a certificate",
@@ -237,7 +240,7 @@ fn whatever_becomes_of_the_secret_no_create_fails_and_it_is_put_right() {
                 ],
             ),
             ("no key of the authority", &[(CA_KEY, None)]),
-            ("an authority that is none", &[("ca.crt", Some(b"nonsense"))]),
+            ("an authority that is none", &[(BUNDLE, Some(b"nonsense"))]),
         ] {
             let before = data(&client).await?;
             harm(&client, keys).await.context(what)?;
@@ -300,6 +303,77 @@ fn whatever_becomes_of_the_secret_no_create_fails_and_it_is_put_right() {
     });
 }
 
+/// As cert-manager does it: a new authority, a new pair, and not a word of the old ones, in one write.
+#[test]
+fn a_secret_of_somebody_else_is_reported_while_it_has_no_authority_and_exchanging_all_of_it_fails_no_create() {
+    run(async {
+        let stage = Stage::builder(PROGRAM)
+            .certificates_in_secret()
+            .argument("--tls-secret-interval=200ms")
+            .argument("--trust-delay=2s")
+            .start()
+            .await?;
+        let stage: &'static mut Stage = Box::leak(Box::new(stage));
+        let client = stage.plane.client(0);
+        let authority = data(&client).await?.remove(BUNDLE).context("an authority")?;
+        harm(&client, &[(BUNDLE, None)]).await?;
+        stage.apply_configuration().await?;
+        let guard = stage.start_guard("guard-0", &["--tls-secret", SECRET]).await?;
+        stage.guards.push(guard);
+        apply_yaml(&client, BY_LABEL, "test").await?;
+        until("the policy to say that there is no CA bundle", SOON, async || {
+            let asked = [
+                "get",
+                "dpol",
+                "by-label",
+                "-o",
+                "jsonpath={.status.conditions[*].reason}",
+            ];
+            let said = String::from_utf8(stage.plane.kubectl(&asked).await?.stdout)?;
+            ensure!(said.contains("CABundleMissing"), "{said}");
+            Ok(())
+        })
+        .await?;
+        harm(&client, &[(BUNDLE, Some(&authority))]).await?;
+        let stage: &'static Stage = stage;
+        stage.enforce(BY_LABEL).await?;
+
+        let stream = Stream::start(stage, "exchanged").await?;
+        let next = Pki::new("next")?;
+        let pair = next.serving(&["127.0.0.1"])?;
+        let (certificate, key, ca) = (pair.certificate.as_bytes(), pair.key.as_bytes(), next.ca());
+        let all = [
+            (CERTIFICATE, Some(certificate)),
+            (KEY, Some(key)),
+            (BUNDLE, Some(ca.as_bytes())),
+        ];
+        harm(&client, &all).await?;
+        until("every replica to serve with the new pair", SOON, async || {
+            for replica in &stage.replicas {
+                shake_hands(replica.address, ca.as_bytes()).await?;
+            }
+            Ok(())
+        })
+        .await?;
+        // New connections of the API server come with the new bundle; the stream goes on with them for a while.
+        let so_far = stream.creates.load(Ordering::Relaxed);
+        until("more creates", SOON, async || {
+            let creates = stream.creates.load(Ordering::Relaxed);
+            ensure!(creates > so_far + 50, "{creates}");
+            Ok(())
+        })
+        .await?;
+        stream.end().await?;
+        let stored = certificates(&stage.ca_bundle().await?).map_err(anyhow::Error::msg)?;
+        ensure!(
+            stored.len() == 2,
+            "the old authority stays for a while: {}",
+            stored.len()
+        );
+        Ok(())
+    });
+}
+
 /// How often our `ServiceAccount` used a verb on Secrets.
 fn uses(stage: &Stage, verb: &str) -> anyhow::Result<usize> {
     let events = stage.plane.audit_events()?;
@@ -345,6 +419,7 @@ fn two_guards_that_both_believe_they_lead_end_with_one_consistent_secret() {
         secrets(&client)
             .create(&kube::api::PostParams::default(), &secret)
             .await?;
+        let history = History::start(&client).await?;
         let stop = watch::Sender::new(false);
         let bundles: Vec<_> = (0..2)
             .map(|_| CaBundle::load(BundleSource::Secret).map(Arc::new))
@@ -393,6 +468,44 @@ fn two_guards_that_both_believe_they_lead_end_with_one_consistent_secret() {
             room.await?;
         }
         good(&client).await?;
-        Ok(())
+        history.is_without_a_loss()
     });
+}
+
+/// Every version of the Secret.
+struct History {
+    versions: Arc<Mutex<Vec<(i64, Data)>>>,
+    watching: JoinHandle<()>,
+}
+
+impl History {
+    async fn start(client: &Client) -> anyhow::Result<Self> {
+        let params = WatchParams::default().fields(&format!("metadata.name={SECRET}"));
+        let mut events = secrets(client).watch(&params, "0").await?.boxed();
+        let versions = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&versions);
+        let watching = tokio::spawn(async move {
+            while let Some(Ok(event)) = events.next().await {
+                if let WatchEvent::Added(secret) | WatchEvent::Modified(secret) = event {
+                    seen.lock().unwrap().push((now(), data_of(secret)));
+                }
+            }
+        });
+        Ok(Self { versions, watching })
+    }
+
+    /// An authority that was there is there in each next version: nobody wrote over what another had written.
+    fn is_without_a_loss(&self) -> anyhow::Result<()> {
+        self.watching.abort();
+        let versions = self.versions.lock().unwrap();
+        for (i, pair) in versions.windows(2).enumerate() {
+            let [(_, before), (at, after)] = pair else { continue };
+            let (before, after) = (Held::read(before, &[], *at), Held::read(after, &[], *at));
+            let lost = before.bundle().iter().filter(|ca| !after.bundle().contains(ca));
+            ensure!(lost.count() == 0, "version {i} lost an authority that lives");
+            ensure!(after.bundle().len() <= 3, "version {i} has {}", after.bundle().len());
+        }
+        ensure!(versions.len() > 4, "{} versions", versions.len());
+        Ok(())
+    }
 }

@@ -22,7 +22,7 @@ use tokio::sync::watch as signal;
 use tokio::time::{Instant, sleep};
 
 use self::held::{BUNDLE, Data, Held};
-use self::plan::{Step, Terms, plan};
+use self::plan::{Step, Terms, Trust, plan};
 use self::watch::TrustWatch;
 use super::board::Leads;
 use super::configuration::ca_bundle::CaBundle;
@@ -144,7 +144,9 @@ impl Certificates {
         for _ in 0..STEPS {
             let read = self.secrets.read().await;
             let secret = read.map_err(|why| {
-                self.fault(&format!("cannot be read: {why}"));
+                if matches!(why, Failure::Forbidden(_)) {
+                    self.fault(&format!("cannot be read: {why}"));
+                }
                 let what = "the Secret with the certificates";
                 RoundError::Read { what, why }
             })?;
@@ -168,7 +170,7 @@ impl Certificates {
         let bundle = secret.data.as_ref().and_then(|data| data.get(BUNDLE));
         match bundle.filter(|bundle| !bundle.0.is_empty()) {
             None => {
-                self.fault("has no ca.crt: it is filled by the guard (--self-managed-tls), by cert-manager or by you")
+                self.fault("has no ca.crt: it is filled by the guard (--self-managed-tls), by cert-manager or by you");
             }
             Some(bundle) => match certificates(&bundle.0) {
                 Ok(found) => {
@@ -199,6 +201,15 @@ impl Certificates {
         if held.is_good(now) {
             memory.good.clone_from(&secret);
         }
+        let remembered = data_of(memory.good.as_ref());
+        let is_remembered = Held::read(&remembered, &managed.names, now).is_good(now);
+        let untrusted = held.facts(|_| Trust::Missing, is_remembered);
+        if !self.leads.leads() || plan(&untrusted, managed.terms, now) == Step::Rest {
+            // Nothing is under way here, and what the entries trust is not looked at: it is no longer known since when they do.
+            memory.trust = TrustWatch::new(managed.trust_delay);
+            memory.told.clear();
+            return Ok(false);
+        }
         let begun = Instant::now();
         let configuration = self.configurations.read().await.map_err(|why| {
             let what = "the webhook configuration";
@@ -209,9 +220,7 @@ impl Certificates {
             .map(|entry| certificates(&entry.bundle.unwrap_or_default()).unwrap_or_default())
             .collect();
         memory.trust.look(&stored, begun, Instant::now());
-        let good = memory.good.as_ref();
-        let good = good.filter(|good| Held::read(&data_of(Some(good)), &managed.names, now).is_good(now));
-        let facts = held.facts(|ca| memory.trust.of(ca), good.is_some());
+        let facts = held.facts(|ca| memory.trust.of(ca), is_remembered);
         let step = plan(&facts, managed.terms, now);
         let made = match &step {
             Step::Rest => {
@@ -225,7 +234,7 @@ impl Certificates {
                 );
                 return Ok(false);
             }
-            Step::Restore => data_of(good),
+            Step::Restore => remembered,
             step => held.after(step, &managed.names, &stored, managed.terms, now)?,
         };
         if secret.is_none() && (configuration.is_none() || memory.missing < MISSING) {
@@ -245,7 +254,7 @@ impl Certificates {
         if !self.leads.leads() {
             return Ok(false);
         }
-        let written = self.write(secret, good.cloned(), made).await;
+        let written = self.write(secret, memory.good.clone(), made).await;
         match written {
             Ok(written) => {
                 self.metrics.certificates_written(Outcome::Done);

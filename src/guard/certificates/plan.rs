@@ -181,3 +181,6 @@ pub fn plan(facts: &Facts, terms: Terms, now: i64) -> Step {
 fn overdue(authority: Authority, now: i64) -> bool {
     authority.life.made() + PATIENCE <= now
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,4 @@
-//! The plan as a table, and over several lives in virtual time, with real certificates: at every moment what is served verifies
-//! under what is stored.
+//! Several lives in virtual time, with real certificates: at every moment what is served verifies under what is stored.
 
 use std::time::Duration;
 
@@ -7,9 +6,8 @@ use proptest::prelude::*;
 use rustls::pki_types::CertificateDer;
 use tokio::time::Instant;
 
-use super::authority::Life;
 use super::held::{BUNDLE, CA_KEY, CERTIFICATE, Data, Held, KEY, NEXT_CA_KEY};
-use super::plan::{Authority, Facts, Leaf, PATIENCE, Step, Terms, Trust, Why, plan};
+use super::plan::{PATIENCE, Step, Terms, Why, plan};
 use super::watch::TrustWatch;
 use crate::tls::hold_back::{HoldBack, Look, Verdict};
 use crate::tls::pair::Pair;
@@ -21,160 +19,6 @@ const TERMS: Terms = Terms {
 };
 const NOW: i64 = 1_800_000_000;
 const NAME: &str = "deployer-guard.deployer-guard.svc";
-
-fn made(ago: i64, seconds: i64) -> Life {
-    Life::from(NOW - ago, seconds)
-}
-
-fn authority(ago: i64, trust: Trust) -> Option<Authority> {
-    let life = made(ago, TERMS.authority);
-    Some(Authority { life, trust })
-}
-
-fn leaf(ago: i64) -> Leaf {
-    Leaf::Good(made(ago, TERMS.certificate))
-}
-
-fn bad() -> Leaf {
-    Leaf::Bad("half".into())
-}
-
-fn facts(current: Option<Authority>, next: Option<Authority>, leaf: Leaf) -> Facts {
-    Facts {
-        is_empty: false,
-        is_remembered: false,
-        current,
-        next,
-        leaf,
-        clutter: None,
-    }
-}
-
-#[test]
-fn each_state_of_the_secret_has_its_step() {
-    use Trust::{Fresh, Missing, Settled};
-    let because = |why: &str| Why::Bad(why.into());
-    let nothing = "there is no authority whose key and certificate are both there";
-    for (what, facts, step) in [
-        (
-            "all is well",
-            facts(authority(100, Settled), None, leaf(100)),
-            Step::Rest,
-        ),
-        (
-            "an authority that is not trusted yet, and a good leaf",
-            facts(authority(100, Missing), None, leaf(100)),
-            Step::Rest,
-        ),
-        (
-            "a leaf that is due",
-            facts(authority(2500, Settled), None, leaf(2500)),
-            Step::Issue(Why::Due),
-        ),
-        (
-            "an authority that is due",
-            facts(authority(6001, Settled), None, leaf(100)),
-            Step::Join(Why::Due),
-        ),
-        (
-            "a new authority that one entry does not trust",
-            facts(authority(6001, Settled), authority(10, Missing), leaf(100)),
-            Step::Wait,
-        ),
-        (
-            "a new authority that API servers may not know",
-            facts(authority(6001, Settled), authority(10, Fresh), leaf(100)),
-            Step::Wait,
-        ),
-        (
-            "a new authority that nobody ever trusts, while the old one serves",
-            facts(authority(6001, Settled), authority(PATIENCE, Missing), leaf(100)),
-            Step::Wait,
-        ),
-        (
-            "a leaf that is due while a new authority waits",
-            facts(authority(6001, Settled), authority(10, Fresh), leaf(2500)),
-            Step::Issue(Why::Due),
-        ),
-        (
-            "a new authority that is trusted",
-            facts(authority(6001, Settled), authority(10, Settled), leaf(100)),
-            Step::Promote(Why::Trusted),
-        ),
-        (
-            "half a leaf",
-            facts(authority(100, Settled), None, bad()),
-            Step::Issue(because("half")),
-        ),
-        (
-            "half a leaf under an authority that API servers may not know",
-            facts(authority(100, Fresh), None, bad()),
-            Step::Issue(because("half")),
-        ),
-        (
-            "half a leaf under an authority that no entry trusts",
-            facts(authority(100, Missing), None, bad()),
-            Step::Wait,
-        ),
-        (
-            "the same, for long",
-            facts(authority(PATIENCE, Missing), None, bad()),
-            Step::Issue(because("half")),
-        ),
-        (
-            "a leaf that expired",
-            facts(authority(4000, Settled), None, leaf(3601)),
-            Step::Issue(because("it expired")),
-        ),
-        (
-            "an authority that expired",
-            facts(authority(9001, Settled), None, leaf(3601)),
-            Step::Join(because("it expired")),
-        ),
-        (
-            "no authority",
-            facts(None, None, leaf(100)),
-            Step::Join(because(nothing)),
-        ),
-        (
-            "a first authority that waits",
-            facts(None, authority(10, Fresh), bad()),
-            Step::Wait,
-        ),
-        (
-            "a first authority that one entry never trusts",
-            facts(None, authority(PATIENCE, Missing), bad()),
-            Step::Promote(Why::Overdue),
-        ),
-        (
-            "clutter",
-            Facts {
-                clutter: Some("x".into()),
-                ..facts(authority(100, Settled), None, leaf(100))
-            },
-            Step::Tidy("x".into()),
-        ),
-        (
-            "nothing",
-            Facts {
-                is_empty: true,
-                ..facts(None, None, bad())
-            },
-            Step::Join(Why::None),
-        ),
-        (
-            "nothing, where it is known what was there",
-            Facts {
-                is_empty: true,
-                is_remembered: true,
-                ..facts(None, None, bad())
-            },
-            Step::Restore,
-        ),
-    ] {
-        assert_eq!(plan(&facts, TERMS, NOW), step, "{what}");
-    }
-}
 
 /// How long API servers take to hear of what is stored, at most.
 const LAG: i64 = 8;
