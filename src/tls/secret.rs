@@ -263,3 +263,43 @@ impl fmt::Debug for TlsSecret {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::certificates::authority::{Life, authority};
+    use crate::tls::pem::leaks::{assert_quotes_nothing, broken_keys};
+
+    struct Nothing;
+
+    #[async_trait]
+    impl Upstream for Nothing {
+        async fn content(&self) -> Result<Option<Content>, Failure> {
+            Ok(None)
+        }
+
+        async fn trusters(&self) -> Result<Vec<Truster>, Failure> {
+            Ok(Vec::new())
+        }
+    }
+
+    #[test]
+    fn a_problem_quotes_nothing_of_a_key() {
+        let secret = TlsSecret::new("s", "n", Arc::new(Nothing));
+        let made = authority(Life::from(now(), 1000)).unwrap();
+        for (what, key) in broken_keys() {
+            for (certificate, key) in [
+                (made.certificate.clone().into_bytes(), key.clone()),
+                (key.clone(), key.clone()),
+            ] {
+                let content = Content {
+                    certificate: Some(certificate),
+                    key: Some(key.clone()),
+                };
+                let problem = secret.judge(Some(content)).unwrap_err();
+                assert!(problem.text.contains("not PEM"), "{what}: {problem:?}");
+                assert_quotes_nothing(what, &problem.text, &key);
+            }
+        }
+    }
+}

@@ -3,9 +3,10 @@
 use rustls::RootCertStore;
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use rustls::crypto::ring::default_provider;
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
+
+use super::pem;
 
 /// One of our entries of the stored webhook configuration, as far as trust goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,15 +24,10 @@ pub struct Truster {
 /// # Errors
 /// If it holds no certificate, or something that is none.
 pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
-    let certificates = CertificateDer::pem_slice_iter(pem)
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| error.to_string())?;
-    if certificates.is_empty() {
-        return Err("it has no CERTIFICATE section".into());
-    }
+    let certificates = pem::certificates(pem)?;
     for (i, certificate) in certificates.iter().enumerate() {
         x509_parser::parse_x509_certificate(certificate)
-            .map_err(|error| format!("number {} is no certificate: {error}", i + 1))?;
+            .map_err(|_| format!("its CERTIFICATE section {} holds none", i + 1))?;
     }
     Ok(certificates)
 }

@@ -1,6 +1,7 @@
 //! What the Secret holds, and how a step changes it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use rcgen::{KeyPair, PublicKeyData};
 use rustls::pki_types::CertificateDer;
@@ -36,7 +37,6 @@ pub struct Ca {
 }
 
 /// What the data say.
-#[derive(Debug)]
 pub struct Held {
     data: Data,
     bundle: Vec<Ca>,
@@ -165,6 +165,20 @@ impl Held {
     }
 }
 
+impl fmt::Debug for Held {
+    /// Without the data: there are keys among them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held")
+            .field("keys", &self.data.keys())
+            .field("bundle", &self.bundle.len())
+            .field("current", &self.current.as_ref().map(|ca| ca.life))
+            .field("next", &self.next.as_ref().map(|ca| ca.life))
+            .field("leaf", &self.leaf)
+            .field("clutter", &self.clutter)
+            .finish()
+    }
+}
+
 fn issue(data: &mut Data, issuer: Option<&Ca>, names: &[String], terms: Terms, now: i64) -> Result<(), MakeError> {
     let Some(issuer) = issuer else { return Ok(()) };
     let key = data.get(CA_KEY).map(|key| text(key).to_owned()).unwrap_or_default();
@@ -240,4 +254,42 @@ fn leaf(data: &Data, issuer: Option<&Ca>, names: &[String], now: i64) -> Leaf {
 
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::pem::leaks::{assert_quotes_nothing, broken_keys};
+
+    #[test]
+    fn no_text_about_what_is_held_quotes_a_key() {
+        const NOW: i64 = 1_800_000_000;
+        let made = authority(Life::from(NOW, 1000)).unwrap();
+        for (what, key) in broken_keys() {
+            for name in [CERTIFICATE, KEY, BUNDLE, CA_KEY, NEXT_CA_KEY] {
+                let all = [CERTIFICATE, BUNDLE].map(|name| (name.to_owned(), made.certificate.clone().into_bytes()));
+                let mut data = Data::from(all);
+                data.insert(KEY.into(), made.key.clone().into_bytes());
+                data.insert(name.into(), key.clone());
+                let held = Held::read(&data, &[], NOW);
+                let text = format!("{held:?} {:?}", held.facts(|_| Trust::Missing, false));
+                assert_quotes_nothing(&format!("{name}, {what}"), &text, &key);
+                assert!(!text.contains("PRIVATE"), "{text}");
+            }
+            let Err(error) = serving(
+                &ca_of(&made.certificate),
+                &String::from_utf8_lossy(&key),
+                &["x".into()],
+                Life::from(NOW, 10),
+            ) else {
+                // Its parser minds less than ours.
+                continue;
+            };
+            assert_quotes_nothing(what, &format!("{error} {error:?}"), &key);
+        }
+    }
+
+    fn ca_of(certificate: &str) -> CertificateDer<'static> {
+        authorities(certificate.as_bytes()).0.remove(0).certificate
+    }
 }

@@ -303,7 +303,7 @@ mod tests {
             ("nonsense".to_owned(), "no CERTIFICATE section"),
             (
                 format!("{good}-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
-                "number 2 is no certificate",
+                "section 2 holds none",
             ),
             (good[..good.len() / 2].to_owned(), ""),
         ] {
