@@ -58,6 +58,7 @@ impl CertificateArgs {
             namespace: backend.namespace.clone(),
             name: name.clone(),
             self_managed,
+            server_name: backend.names().swap_remove(0),
             configuration: configuration.to_owned(),
             dry_run,
         }))

@@ -424,6 +424,7 @@ fn room(client: Client, stop: &watch::Sender<bool>) -> anyhow::Result<(JoinHandl
             },
             trust_delay: Duration::ZERO,
         }),
+        server_name: "127.0.0.1".into(),
         configuration: "deployer-guard".into(),
         dry_run: false,
     };

@@ -252,6 +252,14 @@ fn leaf(data: &Data, issuer: Option<&Ca>, names: &[String], now: i64) -> Leaf {
     Leaf::Good(life)
 }
 
+/// Whether these authorities alone vouch for the pair beside them, under this name: it is whole, and replicas serve with it.
+#[must_use]
+pub fn vouch(authorities: &[CertificateDer<'static>], data: &Data, name: &str, now: i64) -> bool {
+    let part = |key: &str| data.get(key).map(Vec::as_slice).unwrap_or_default();
+    Pair::parse(part(CERTIFICATE), part(KEY), &rustls::crypto::ring::default_provider())
+        .is_ok_and(|pair| verify(pair.chain(), authorities, Some(name), now).is_ok())
+}
+
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
 }

@@ -21,7 +21,7 @@ use kube::api::ObjectMeta;
 use tokio::sync::watch as signal;
 use tokio::time::{Instant, sleep};
 
-use self::held::{BUNDLE, Data, Held};
+use self::held::{BUNDLE, Data, Held, vouch};
 use self::plan::{Step, Terms, Trust, plan};
 use self::watch::TrustWatch;
 use super::board::Leads;
@@ -61,6 +61,8 @@ pub struct Settings {
     pub name: String,
     /// Without it the Secret is only read.
     pub self_managed: Option<SelfManaged>,
+    /// The name by which API servers call the webhook.
+    pub server_name: String,
     /// The name of the webhook configuration.
     pub configuration: String,
     /// Nothing is written; what would be is logged.
@@ -165,16 +167,23 @@ impl Certificates {
     /// Takes in the CA bundle.
     fn learn(&self, secret: Option<&Secret>) {
         let Some(secret) = secret else {
-            return self.fault("does not exist: apply the manifest that it belongs to");
+            return self.fault(if self.settings.self_managed.is_some() {
+                "does not exist: the guard that leads makes it, as long as the webhook configuration exists"
+            } else {
+                "does not exist: apply the manifest that it belongs to, or have cert-manager make it"
+            });
         };
-        let bundle = secret.data.as_ref().and_then(|data| data.get(BUNDLE));
-        match bundle.filter(|bundle| !bundle.0.is_empty()) {
-            None => {
-                self.fault("has no ca.crt: it is filled by the guard (--self-managed-tls), by cert-manager or by you");
-            }
-            Some(bundle) => match certificates(&bundle.0) {
+        let data = data_of(Some(secret));
+        match data.get(BUNDLE).filter(|bundle| !bundle.is_empty()) {
+            None => self.fault(if self.settings.self_managed.is_some() {
+                "has no ca.crt: the guard that leads fills it"
+            } else {
+                "has no ca.crt: it is filled by the guard (--self-managed-tls), by cert-manager or by you"
+            }),
+            Some(bundle) => match certificates(bundle) {
                 Ok(found) => {
-                    if self.ca_bundle.learn(found, Instant::now(), &self.metrics) {
+                    let vouches = vouch(&found, &data, &self.settings.server_name, now());
+                    if self.ca_bundle.learn(found, vouches, Instant::now(), &self.metrics) {
                         tracing::info!(secret = self.settings.name, "the CA bundle changed");
                     }
                 }

@@ -6,9 +6,12 @@ use proptest::prelude::*;
 use rustls::pki_types::CertificateDer;
 use tokio::time::Instant;
 
-use super::held::{BUNDLE, CA_KEY, CERTIFICATE, Data, Held, KEY, NEXT_CA_KEY};
+use super::authority::{Life, Made, authority, serving};
+use super::held::{BUNDLE, CA_KEY, CERTIFICATE, Data, Held, KEY, NEXT_CA_KEY, vouch};
 use super::plan::{PATIENCE, Step, Terms, Why, plan};
 use super::watch::TrustWatch;
+use crate::guard::configuration::ca_bundle::{BundleSource, CaBundle, LINGER, pem};
+use crate::telemetry::metrics::GuardMetrics;
 use crate::tls::hold_back::{HoldBack, Look, Verdict};
 use crate::tls::pair::Pair;
 use crate::tls::trust::{Truster, certificates, verify};
@@ -29,13 +32,40 @@ struct World {
     began: Instant,
     now: i64,
     secret: Data,
-    /// The bundle of each stored entry, and the ones before with the time at which they were replaced.
-    stored: Vec<(i64, Option<Vec<u8>>)>,
+    entries: Vec<Entry>,
+    ca_bundle: CaBundle,
+    metrics: GuardMetrics,
+    /// The guard fills the Secret; else somebody else does.
+    is_self_managed: bool,
     guard: TrustWatch,
     replicas: Vec<Replica>,
     names: Vec<String>,
     /// What the guard would put back.
     good: Data,
+}
+
+/// An entry: its bundle, and the ones before with the time at which they were replaced.
+#[derive(Default)]
+struct Entry {
+    stored: Vec<(i64, Vec<u8>)>,
+    /// The API server does not let us change it.
+    is_stuck: bool,
+}
+
+impl Entry {
+    fn bundle(&self) -> Option<&[u8]> {
+        self.stored.last().map(|(_, bundle)| bundle.as_slice())
+    }
+
+    /// The bundles that an API server may go by now: what is stored, and what was until a moment ago.
+    fn believed(&self, now: i64) -> impl Iterator<Item = &[u8]> {
+        let replaced = self.stored.iter().skip(1).map(|(at, _)| *at).chain([i64::MAX]);
+        self.stored
+            .iter()
+            .zip(replaced)
+            .filter(move |(_, replaced)| now - LAG < *replaced)
+            .map(|((_, bundle), _)| bundle.as_slice())
+    }
 }
 
 struct Replica {
@@ -58,7 +88,10 @@ impl World {
             began: Instant::now(),
             now: NOW,
             secret: Data::new(),
-            stored: vec![(NOW, None)],
+            entries: vec![Entry::default(), Entry::default(), Entry::default()],
+            ca_bundle: CaBundle::load(BundleSource::Secret).unwrap(),
+            metrics: GuardMetrics::default(),
+            is_self_managed: true,
             guard: TrustWatch::new(DELAY),
             replicas: vec![Replica::new(), Replica::new()],
             names: vec![NAME.to_owned()],
@@ -70,29 +103,39 @@ impl World {
         self.began + Duration::from_secs(u64::try_from(self.now - NOW).unwrap())
     }
 
-    fn bundle(&self) -> Option<&[u8]> {
-        self.stored.last().and_then(|(_, bundle)| bundle.as_deref())
+    fn bundles(&self) -> Vec<Vec<CertificateDer<'static>>> {
+        let bundles = self.entries.iter().filter_map(Entry::bundle);
+        bundles.map(|bundle| certificates(bundle).unwrap()).collect()
     }
 
-    /// The guard programs the configuration with the authorities of the Secret.
+    /// The guard programs the configuration with what the Secret holds.
     fn programme(&mut self) {
-        let bundle = self
-            .secret
-            .get(BUNDLE)
-            .filter(|bundle| certificates(bundle).is_ok())
-            .cloned();
-        if bundle.is_some() && bundle.as_deref() != self.bundle() {
-            self.stored.push((self.now, bundle));
+        let at = self.at();
+        let stored = self.entries.iter().filter_map(Entry::bundle);
+        self.ca_bundle.found_stored(stored, true, at);
+        match self.secret.get(BUNDLE).and_then(|pem| certificates(pem).ok()) {
+            Some(found) => {
+                let vouches = vouch(&found, &self.secret, NAME, self.now);
+                self.ca_bundle.learn(found, vouches, at, &self.metrics);
+            }
+            None => self.ca_bundle.failed("it is no bundle", at, &self.metrics),
+        }
+        let Some(bundle) = self.ca_bundle.current().filter(|_| !self.ca_bundle.is_awaited()) else {
+            return;
+        };
+        for entry in self.entries.iter_mut().filter(|entry| !entry.is_stuck) {
+            if entry.bundle() != Some(&bundle) {
+                entry.stored.push((self.now, bundle.clone()));
+            }
         }
     }
 
     fn guard(&mut self) {
         for _ in 0..4 {
-            let stored: Vec<Vec<CertificateDer<'static>>> = self
-                .bundle()
-                .map(|bundle| certificates(bundle).unwrap())
-                .into_iter()
-                .collect();
+            if !self.is_self_managed {
+                return;
+            }
+            let stored = self.bundles();
             self.guard.look(&stored, self.at(), self.at());
             let held = Held::read(&self.secret, &self.names, self.now);
             if held.is_good(self.now) {
@@ -119,12 +162,12 @@ impl World {
         if pair.valid_at(self.now).is_err() {
             return;
         }
-        let trusters = self.bundle().map(|bundle| Truster {
+        let trusters = self.entries.iter().filter_map(Entry::bundle).map(|bundle| Truster {
             entry: "p".into(),
             server_name: NAME.into(),
             bundle: Some(bundle.to_vec()),
         });
-        let entries = Ok(trusters.into_iter().collect());
+        let entries = Ok(trusters.collect());
         let look = Look {
             entries: &entries,
             begun: self.at(),
@@ -136,26 +179,21 @@ impl World {
         if served.is_some_and(|served| served.fingerprint() == pair.fingerprint()) {
             return;
         }
-        if !HoldBack::is_needed(served, self.now) || replica.hold_back.judge(&pair, &look) == Verdict::Serve {
+        let is_served = match served.filter(|served| HoldBack::is_needed(Some(served), self.now)) {
+            Some(served) => replica.hold_back.judge(served, &pair, &look) == Verdict::Serve,
+            None => true,
+        };
+        if is_served {
             replica.served = Some(pair);
         }
     }
 
-    /// The bundles that an API server may go by now: what is stored, and what was until a moment ago.
-    fn believed(&self) -> impl Iterator<Item = &[u8]> {
-        let replaced = self.stored.iter().skip(1).map(|(at, _)| *at).chain([i64::MAX]);
-        self.stored
-            .iter()
-            .zip(replaced)
-            .filter(|(_, replaced)| self.now - LAG < *replaced)
-            .filter_map(|((_, bundle), _)| bundle.as_deref())
-    }
-
-    /// What every replica serves verifies under what every API server may go by.
+    /// What every replica serves verifies under what every API server may go by, for each entry that the guard can keep right.
     fn check(&self) -> Result<(), String> {
         for (i, replica) in self.replicas.iter().enumerate() {
             let Some(served) = &replica.served else { continue };
-            for bundle in self.believed() {
+            let entries = self.entries.iter().filter(|entry| !entry.is_stuck);
+            for bundle in entries.flat_map(|entry| entry.believed(self.now)) {
                 verify(served.chain(), &certificates(bundle)?, Some(NAME), self.now)
                     .map_err(|why| format!("replica {i} at {}: {why}", self.now - NOW))?;
             }
@@ -172,6 +210,7 @@ enum Event {
     Remove(&'static str),
     Break(&'static str),
     Empty,
+    Stick,
     Pass(i64),
 }
 
@@ -185,6 +224,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => prop::sample::select(&KEYS[..]).prop_map(Event::Remove),
         1 => prop::sample::select(&KEYS[..]).prop_map(Event::Break),
         1 => Just(Event::Empty),
+        1 => Just(Event::Stick),
     ];
     prop::collection::vec(event, 1..12)
 }
@@ -197,7 +237,7 @@ fn pass(world: &mut World, seconds: i64) -> Result<(), String> {
         world.guard();
         world.programme();
         for i in 0..2 {
-            if (world.now + 2 * i64::try_from(i).unwrap()) % 5 == 0 {
+            if world.replicas[i].served.is_none() || (world.now + 2 * i64::try_from(i).unwrap()) % 5 == 0 {
                 world.replica(i);
             }
         }
@@ -223,8 +263,8 @@ fn over_ten_lives_of_an_authority_each_replica_serves_what_is_trusted() {
     pass(&mut world, 10 * TERMS.authority).unwrap();
     assert_ne!(world.secret.get(BUNDLE).cloned(), first);
     let held = Held::read(&world.secret, &world.names, world.now);
-    assert!(held.is_good(world.now) && held.bundle().len() <= 2, "{held:?}");
-    assert!(world.stored.len() > 10, "{}", world.stored.len());
+    assert!(held.is_good(world.now) && held.bundle().len() <= 8, "{held:?}");
+    assert!(world.entries[0].stored.len() > 10);
 }
 
 proptest! {
@@ -243,6 +283,7 @@ proptest! {
                 Event::Remove(key) => drop(world.secret.remove(key)),
                 Event::Break(key) => drop(world.secret.insert(key.into(), b"nonsense".to_vec())),
                 Event::Empty => world.secret.clear(),
+                Event::Stick => world.entries[1].is_stuck = true,
                 Event::Pass(seconds) => pass(&mut world, seconds).map_err(TestCaseError::fail)?,
             }
         }
@@ -255,6 +296,72 @@ proptest! {
             prop_assert_eq!(served, Some(true));
         }
     }
+}
+
+/// Who exchanges an authority and its certificate, in which order.
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    AtOnce,
+    AuthorityFirst,
+    CertificateFirst,
+    KeyLast,
+}
+
+#[test]
+fn whoever_exchanges_an_authority_in_whatever_order_no_entry_that_can_be_written_refuses_what_is_served() {
+    for order in [
+        Order::AtOnce,
+        Order::AuthorityFirst,
+        Order::CertificateFirst,
+        Order::KeyLast,
+    ] {
+        for stuck in [false, true] {
+            exchange(order, stuck).unwrap_or_else(|why| panic!("{order:?}, stuck: {stuck}: {why}"));
+        }
+    }
+}
+
+/// The data of a Secret that somebody else fills.
+fn foreign(now: i64) -> Data {
+    let Made { certificate, key } = authority(Life::from(now, 90_000)).unwrap();
+    let ca = certificates(certificate.as_bytes()).unwrap();
+    let leaf = serving(&ca[0], &key, &[NAME.to_owned()], Life::from(now, 80_000)).unwrap();
+    Data::from([
+        (BUNDLE.to_owned(), pem(ca.iter())),
+        (CERTIFICATE.to_owned(), leaf.certificate.into_bytes()),
+        (KEY.to_owned(), leaf.key.into_bytes()),
+    ])
+}
+
+fn exchange(order: Order, stuck: bool) -> Result<(), String> {
+    let linger = i64::try_from(LINGER.as_secs()).unwrap();
+    let mut world = World::new();
+    world.is_self_managed = false;
+    world.secret = foreign(world.now);
+    pass(&mut world, 60)?;
+    world.entries[1].is_stuck = stuck;
+    let new = foreign(world.now);
+    let whole = [BUNDLE, CERTIFICATE, KEY];
+    let steps: [&[&str]; 2] = match order {
+        Order::AtOnce => [&whole, &[]],
+        Order::AuthorityFirst => [&[BUNDLE], &[CERTIFICATE, KEY]],
+        Order::CertificateFirst => [&[CERTIFICATE, KEY], &[BUNDLE]],
+        Order::KeyLast => [&[BUNDLE, CERTIFICATE], &[KEY]],
+    };
+    for step in steps {
+        for key in step {
+            world.secret.insert((*key).to_owned(), new[*key].clone());
+        }
+        pass(&mut world, 2 * linger + 100)?;
+    }
+    if !stuck {
+        let left = certificates(world.entries[0].bundle().unwrap())?;
+        assert_eq!(left, certificates(&new[BUNDLE])?, "{order:?}: the old authority goes");
+        let leaf = &certificates(&new[CERTIFICATE])?[0];
+        let served = world.replicas.iter().map(|replica| replica.served.as_ref());
+        assert!(served.flatten().all(|pair| &pair.chain()[0] == leaf), "{order:?}");
+    }
+    Ok(())
 }
 
 #[test]
