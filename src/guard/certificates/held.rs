@@ -11,18 +11,28 @@ use super::authority::{Life, MakeError, authority, serving};
 use super::plan::{Authority, Facts, Leaf, Step, Terms, Trust};
 use crate::guard::configuration::ca_bundle::pem;
 use crate::tls::pair::Pair;
-use crate::tls::trust::verify;
+use crate::tls::trust::{certificates, verify};
 
 /// The serving certificate, the leaf first.
 pub const CERTIFICATE: &str = "tls.crt";
 /// Its key.
 pub const KEY: &str = "tls.key";
-/// All authorities that live.
+/// All authorities that live, and some that did.
 pub const BUNDLE: &str = "ca.crt";
 /// The key of the authority that issues.
 pub const CA_KEY: &str = "ca.key";
 /// The key of the authority that joined last, and does not issue yet.
 pub const NEXT_CA_KEY: &str = "ca-next.key";
+
+/// The keys that are ours in the Secret.
+pub const OURS: [&str; 5] = [CERTIFICATE, KEY, BUNDLE, CA_KEY, NEXT_CA_KEY];
+
+/// For how long after its end an authority stays in the bundle, in seconds: a clock ahead of its time must not cost it.
+const GRACE: i64 = 30 * 24 * 3600;
+/// The newest authorities, which stay however long ago they ended: whoever's clock says so may be wrong.
+const NEWEST: usize = 3;
+/// How many authorities stay at most, beside those that are in use: each entry of the configuration repeats them.
+const MOST: usize = 8;
 
 /// The data of the Secret.
 pub type Data = BTreeMap<String, Vec<u8>>;
@@ -50,12 +60,7 @@ impl Held {
     /// Reads the data. Whatever is in them, it is no error: what is of no use is not there.
     #[must_use]
     pub fn read(data: &Data, names: &[String], now: i64) -> Self {
-        let (mut bundle, mut clutter) = authorities(data.get(BUNDLE).map(Vec::as_slice).unwrap_or_default());
-        let before = bundle.len();
-        bundle.retain(|ca| now <= ca.life.not_after);
-        if bundle.len() < before {
-            clutter = Some("an authority that expired".into());
-        }
+        let (bundle, mut clutter) = authorities(data.get(BUNDLE).map(Vec::as_slice).unwrap_or_default());
         let of = |key: &str| {
             let public = KeyPair::from_pem(text(data.get(key)?)).ok()?.subject_public_key_info();
             bundle
@@ -68,6 +73,12 @@ impl Held {
             clutter = Some(format!("{NEXT_CA_KEY}, which is the key of no authority in {BUNDLE}"));
         }
         let leaf = leaf(data, current.as_ref(), names, now);
+        let used = |ca: &Ca| [&current, &next].contains(&&Some(ca.clone())) || issued(ca, data);
+        let before = bundle.len();
+        let bundle = trimmed(bundle, used, now);
+        if bundle.len() < before {
+            clutter = Some("authorities that ended long ago, or are too many".into());
+        }
         Self {
             data: data.clone(),
             bundle,
@@ -87,9 +98,8 @@ impl Held {
                 trust: trust(ca),
             })
         };
-        let ours = [CERTIFICATE, KEY, BUNDLE, CA_KEY, NEXT_CA_KEY];
         Facts {
-            is_empty: ours.iter().all(|key| self.data.get(*key).is_none_or(Vec::is_empty)),
+            is_empty: OURS.iter().all(|key| self.data.get(*key).is_none_or(Vec::is_empty)),
             is_remembered,
             current: known(&self.current),
             next: known(&self.next),
@@ -105,7 +115,7 @@ impl Held {
             && matches!(self.leaf, Leaf::Good(life) if life.holds(now))
     }
 
-    /// The authorities that live.
+    /// The authorities that stay.
     #[must_use]
     pub fn bundle(&self) -> &[Ca] {
         &self.bundle
@@ -132,9 +142,8 @@ impl Held {
                         .iter()
                         .flatten()
                         .filter_map(|certificate| ca(certificate.clone()));
-                    bundle.extend(others.filter(|ca| now <= ca.life.not_after));
-                    // What issued is of no use any more.
-                    data.remove(CA_KEY);
+                    bundle.extend(others.filter(|ca| now <= ca.life.not_after + GRACE));
+                    // The key of one that expired stays until another issues: it may be the clock that is wrong.
                 }
                 let made = authority(Life::from(now, terms.authority))?;
                 bundle.extend(authorities(made.certificate.as_bytes()).0);
@@ -152,7 +161,7 @@ impl Held {
                     data.remove(NEXT_CA_KEY);
                 }
             }
-            Step::Restore | Step::Wait | Step::Rest => return Ok(data),
+            Step::Restore | Step::Wait | Step::Doubt | Step::Rest => return Ok(data),
         }
         let mut all: Vec<&CertificateDer<'_>> = Vec::new();
         for ca in &bundle {
@@ -186,6 +195,33 @@ fn issue(data: &mut Data, issuer: Option<&Ca>, names: &[String], terms: Terms, n
     data.insert(CERTIFICATE.into(), made.certificate.into_bytes());
     data.insert(KEY.into(), made.key.into_bytes());
     Ok(())
+}
+
+/// Less those that ended long ago, and those that are too many; the newest stay, and those that are in use.
+fn trimmed(bundle: Vec<Ca>, is_used: impl Fn(&Ca) -> bool, now: i64) -> Vec<Ca> {
+    let newer = |ca: &Ca| {
+        let newer = bundle.iter().filter(|other| other.life.not_before > ca.life.not_before);
+        newer.count()
+    };
+    let stays = |ca: &&Ca| match newer(ca) {
+        0..NEWEST => true,
+        NEWEST..MOST => is_used(ca) || now <= ca.life.not_after + GRACE,
+        _ => is_used(ca),
+    };
+    bundle.iter().filter(stays).cloned().collect()
+}
+
+/// Whether an authority may have issued the serving certificate.
+fn issued(ca: &Ca, data: &Data) -> bool {
+    let Some(leaf) = data.get(CERTIFICATE).and_then(|pem| certificates(pem).ok()) else {
+        return false;
+    };
+    let names = leaf.first().and_then(|leaf| {
+        let (_, leaf) = x509_parser::parse_x509_certificate(leaf).ok()?;
+        let (_, ca) = x509_parser::parse_x509_certificate(&ca.certificate).ok()?;
+        Some(leaf.issuer().as_raw() == ca.subject().as_raw())
+    });
+    names.unwrap_or_default()
 }
 
 /// The authorities in a bundle, and what else is in it.
@@ -267,11 +303,11 @@ fn text(bytes: &[u8]) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guard::certificates::plan::{Why, plan};
     use crate::tls::pem::leaks::{assert_quotes_nothing, broken_keys};
 
     #[test]
     fn no_text_about_what_is_held_quotes_a_key() {
-        const NOW: i64 = 1_800_000_000;
         let made = authority(Life::from(NOW, 1000)).unwrap();
         for (what, key) in broken_keys() {
             for name in [CERTIFICATE, KEY, BUNDLE, CA_KEY, NEXT_CA_KEY] {
@@ -295,6 +331,73 @@ mod tests {
             };
             assert_quotes_nothing(what, &format!("{error} {error:?}"), &key);
         }
+    }
+
+    const NOW: i64 = 1_800_000_000;
+    const YEAR: i64 = 365 * 24 * 3600;
+    const TERMS: Terms = Terms {
+        authority: YEAR,
+        certificate: YEAR / 4,
+    };
+
+    fn names() -> Vec<String> {
+        vec!["webhook.example".into()]
+    }
+
+    /// What a first join and promotion make at a time.
+    fn made(now: i64) -> Data {
+        let step = |data: &Data, step| Held::read(data, &names(), now).after(&step, &names(), &[], TERMS, now);
+        let joined = step(&Data::new(), Step::Join(Why::None)).unwrap();
+        step(&joined, Step::Promote(Why::Trusted)).unwrap()
+    }
+
+    #[test]
+    fn a_clock_ahead_of_its_time_takes_no_authority_and_no_key_away() {
+        let data = made(NOW);
+        for ahead in [2 * YEAR, 20 * YEAR] {
+            let late = Held::read(&data, &names(), NOW + ahead);
+            assert!(!late.is_good(NOW + ahead));
+            let step = plan(&late.facts(|_| Trust::Settled, false), TERMS, NOW + ahead);
+            assert!(matches!(step, Step::Join(_)), "{step:?}");
+            let joined = late.after(&step, &names(), &[], TERMS, NOW + ahead).unwrap();
+            assert_eq!(joined[CA_KEY], data[CA_KEY]);
+            let back = Held::read(&joined, &names(), NOW + 60);
+            assert!(back.is_good(NOW + 60), "{back:?}");
+            let promoted = Held::read(&joined, &names(), NOW + ahead)
+                .after(&Step::Promote(Why::Trusted), &names(), &[], TERMS, NOW + ahead)
+                .unwrap();
+            let old = &late.bundle()[0];
+            let back = Held::read(&promoted, &names(), NOW + 60);
+            assert!(back.bundle().contains(old), "replicas still serve by it");
+            assert_eq!(
+                plan(&back.facts(|_| Trust::Settled, false), TERMS, NOW + 60),
+                Step::Doubt
+            );
+        }
+    }
+
+    #[test]
+    fn authorities_that_ended_long_ago_go_and_never_those_in_use() {
+        let data = made(NOW - 10 * YEAR);
+        let first = ca_of(&String::from_utf8(data[BUNDLE].clone()).unwrap());
+        let others = |ages: &[i64]| -> Vec<_> {
+            let others = ages.iter().map(|age| authority(Life::from(NOW - age, 1000)).unwrap());
+            others.map(|made| ca_of(&made.certificate)).collect()
+        };
+        let with = |others: &[CertificateDer<'static>]| {
+            let mut data = data.clone();
+            data.insert(BUNDLE.into(), pem([&[first.clone()][..], others].concat().iter()));
+            let held = Held::read(&data, &names(), NOW);
+            (held.bundle().len(), held.bundle()[0].certificate == first, held.clutter)
+        };
+        let (few, old) = (others(&[1, 2, 3]), others(&[1, 2, 3, 100, GRACE + 2000]));
+        assert_eq!(with(&few), (4, true, None));
+        let (left, in_use, clutter) = with(&old);
+        assert!(in_use && clutter.is_some());
+        assert_eq!(left, 5, "all but the one that ended long ago");
+        let many: Vec<_> = (1..=12).collect();
+        let (left, in_use, _) = with(&others(&many));
+        assert!(in_use && left == MOST + 1, "{left}");
     }
 
     fn ca_of(certificate: &str) -> CertificateDer<'static> {

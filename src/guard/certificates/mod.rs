@@ -21,7 +21,7 @@ use kube::api::ObjectMeta;
 use tokio::sync::watch as signal;
 use tokio::time::{Instant, sleep};
 
-use self::held::{BUNDLE, Data, Held, vouch};
+use self::held::{BUNDLE, Data, Held, OURS, vouch};
 use self::plan::{Step, Terms, Trust, plan};
 use self::watch::TrustWatch;
 use super::board::Leads;
@@ -38,6 +38,12 @@ use crate::tls::trust::certificates;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Steps of one round: a join and a promotion follow each other where nobody has to be waited for.
 const STEPS: usize = 4;
+/// A wall clock that ran otherwise than time by more than this, in seconds, was set, or this machine was suspended.
+const JUMP: i64 = 60;
+/// For how long nothing is written after that: a clock that was set wrong may be set right.
+const JUMPED: Duration = Duration::from_mins(5);
+/// The longest pause between writes that fail.
+const LONGEST_PAUSE: Duration = Duration::from_mins(2);
 /// How often in a row the Secret must be missing before it is made anew: who takes everything away takes our right away, too.
 const MISSING: u32 = 3;
 
@@ -86,6 +92,46 @@ struct Memory {
     trust: TrustWatch,
     missing: u32,
     told: String,
+    clock: Option<(i64, Instant)>,
+    /// When the clock was last seen to jump.
+    jumped: Option<Instant>,
+    /// The pause after the last write that failed, and when it ends.
+    pause: Option<(Duration, Instant)>,
+}
+
+impl Memory {
+    fn new(delay: Duration) -> Self {
+        Self {
+            good: None,
+            trust: TrustWatch::new(delay),
+            missing: 0,
+            told: String::new(),
+            clock: None,
+            jumped: None,
+            pause: None,
+        }
+    }
+
+    /// Whether the wall clock has run like time since it was last asked, and for some minutes.
+    fn trusts_clock(&mut self, now: i64, at: Instant) -> bool {
+        if let Some((before, then)) = self.clock.replace((now, at)) {
+            let passed = i64::try_from(at.saturating_duration_since(then).as_secs()).unwrap_or(i64::MAX);
+            if (now - before - passed).abs() > JUMP {
+                self.jumped = Some(at);
+            }
+        }
+        self.jumped.is_none_or(|jumped| jumped + JUMPED <= at)
+    }
+
+    /// Nothing is written for a while, ever longer.
+    fn failed(&mut self, at: Instant) {
+        let pause = self.pause.map_or(INTERVAL, |(pause, _)| (pause * 2).min(LONGEST_PAUSE));
+        self.pause = Some((pause, at + pause));
+    }
+
+    fn pauses(&self, at: Instant) -> bool {
+        self.pause.is_some_and(|(_, until)| at < until)
+    }
 }
 
 /// Why a round came to nothing.
@@ -124,12 +170,7 @@ impl Certificates {
     /// Looks after the Secret until `stop`; a write that is under way is finished.
     pub async fn run(&self, mut stop: signal::Receiver<bool>) {
         let delay = self.settings.self_managed.as_ref().map(|managed| managed.trust_delay);
-        let mut memory = Memory {
-            good: None,
-            trust: TrustWatch::new(delay.unwrap_or_default()),
-            missing: 0,
-            told: String::new(),
-        };
+        let mut memory = Memory::new(delay.unwrap_or_default());
         while !*stop.borrow() {
             match self.round(&mut memory).await {
                 Ok(()) => {}
@@ -206,6 +247,7 @@ impl Certificates {
         secret: Option<Secret>,
     ) -> Result<bool, RoundError> {
         let now = now();
+        let is_clock_right = memory.trusts_clock(now, Instant::now());
         let held = Held::read(&data_of(secret.as_ref()), &managed.names, now);
         if held.is_good(now) {
             memory.good.clone_from(&secret);
@@ -243,7 +285,14 @@ impl Certificates {
                 );
                 return Ok(false);
             }
-            Step::Restore => remembered,
+            Step::Doubt => {
+                self.tell(
+                    memory,
+                    "an authority in the Secret is not valid yet: is this machine's clock right? Nothing is made. If it is right, take ca.key and ca-next.key out of the Secret",
+                );
+                return Ok(false);
+            }
+            Step::Restore => restored(data_of(secret.as_ref()), &remembered),
             step => held.after(step, &managed.names, &stored, managed.terms, now)?,
         };
         if secret.is_none() && (configuration.is_none() || memory.missing < MISSING) {
@@ -260,16 +309,31 @@ impl Certificates {
             self.note(memory, &format!("dry run, nothing was done: {text}"));
             return Ok(false);
         }
-        if !self.leads.leads() {
+        if !is_clock_right {
+            self.tell(
+                memory,
+                "this machine's clock was set, or stood still: nothing is written for five minutes",
+            );
             return Ok(false);
         }
-        let written = self.write(secret, memory.good.clone(), made).await;
+        if secret.as_ref().is_some_and(|secret| secret.immutable == Some(true)) {
+            self.tell(
+                memory,
+                "the Secret with the certificates is immutable: delete it, and it is made anew",
+            );
+            return Ok(false);
+        }
+        if !self.leads.leads() || memory.pauses(Instant::now()) {
+            return Ok(false);
+        }
+        let written = self.write(secret, made).await;
         match written {
             Ok(written) => {
                 self.metrics.certificates_written(Outcome::Done);
                 tracing::info!(reason, secret = self.settings.name, "{text}");
                 self.publish(&written, reason, text);
                 memory.told.clear();
+                memory.pause = None;
                 Ok(true)
             }
             Err(WriteError::Conflict) => {
@@ -278,13 +342,15 @@ impl Certificates {
             }
             Err(error) => {
                 self.metrics.certificates_written(Outcome::Failed);
+                memory.failed(Instant::now());
                 Err(RoundError::Write(error))
             }
         }
     }
 
-    /// Writes the data into the Secret that was read, or makes one as the good one was.
-    async fn write(&self, read: Option<Secret>, good: Option<Secret>, data: Data) -> Result<Secret, WriteError> {
+    /// Writes the data into the Secret that was read, or makes one. It gets no labels and annotations of the one before: whoever applies
+    /// the manifest would meet us as the owner of these fields.
+    async fn write(&self, read: Option<Secret>, data: Data) -> Result<Secret, WriteError> {
         let data = data.into_iter().map(|(key, value)| (key, ByteString(value))).collect();
         if let Some(read) = read {
             let secret = Secret {
@@ -293,13 +359,10 @@ impl Certificates {
             };
             return self.secrets.replace(&secret).await;
         }
-        let known = good.map(|good| good.metadata).unwrap_or_default();
         let secret = Secret {
             metadata: ObjectMeta {
                 name: Some(self.settings.name.clone()),
                 namespace: Some(self.settings.namespace.clone()),
-                labels: known.labels,
-                annotations: known.annotations,
                 ..ObjectMeta::default()
             },
             // As in the manifest: the type of kubernetes.io/tls cannot be applied without data.
@@ -365,8 +428,19 @@ fn told(step: &Step) -> (&'static str, String) {
             format!("a new serving certificate was issued: {why}"),
         ),
         Step::Tidy(what) => ("CertificatesTidied", format!("taken out of the Secret: {what}")),
-        Step::Wait | Step::Rest => ("None", String::new()),
+        Step::Wait | Step::Doubt | Step::Rest => ("None", String::new()),
     }
+}
+
+/// The data with our keys as they were, and those of others as they are.
+fn restored(mut data: Data, remembered: &Data) -> Data {
+    for key in OURS {
+        match remembered.get(key) {
+            Some(value) => data.insert(key.into(), value.clone()),
+            None => data.remove(key),
+        };
+    }
+    data
 }
 
 fn data_of(secret: Option<&Secret>) -> Data {

@@ -7,7 +7,7 @@ use rustls::pki_types::CertificateDer;
 use tokio::time::Instant;
 
 use super::authority::{Life, Made, authority, serving};
-use super::held::{BUNDLE, CA_KEY, CERTIFICATE, Data, Held, KEY, NEXT_CA_KEY, vouch};
+use super::held::{BUNDLE, CERTIFICATE, Data, Held, KEY, NEXT_CA_KEY, OURS, vouch};
 use super::plan::{PATIENCE, Step, Terms, Why, plan};
 use super::watch::TrustWatch;
 use crate::guard::configuration::ca_bundle::{BundleSource, CaBundle, LINGER, pem};
@@ -144,7 +144,7 @@ impl World {
             let remembered = Held::read(&self.good, &self.names, self.now).is_good(self.now);
             let facts = held.facts(|ca| self.guard.of(ca), remembered);
             match plan(&facts, TERMS, self.now) {
-                Step::Rest | Step::Wait => return,
+                Step::Rest | Step::Wait | Step::Doubt => return,
                 Step::Restore => self.secret = self.good.clone(),
                 step => {
                     self.secret = held.after(&step, &self.names, &stored, TERMS, self.now).unwrap();
@@ -214,15 +214,13 @@ enum Event {
     Pass(i64),
 }
 
-const KEYS: [&str; 5] = [CERTIFICATE, KEY, BUNDLE, CA_KEY, NEXT_CA_KEY];
-
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let event = prop_oneof![
         4 => (1..2000i64).prop_map(Event::Pass),
         2 => Just(Event::RestartGuard),
         2 => (0..2usize).prop_map(Event::RestartReplica),
-        1 => prop::sample::select(&KEYS[..]).prop_map(Event::Remove),
-        1 => prop::sample::select(&KEYS[..]).prop_map(Event::Break),
+        1 => prop::sample::select(&OURS[..]).prop_map(Event::Remove),
+        1 => prop::sample::select(&OURS[..]).prop_map(Event::Break),
         1 => Just(Event::Empty),
         1 => Just(Event::Stick),
     ];
@@ -379,4 +377,48 @@ fn every_reason_is_documented() {
         assert!(documented.contains(&format!("| `{reason}` |")), "{reason}");
         assert!(!text.is_empty());
     }
+}
+
+#[test]
+fn a_clock_that_jumps_is_not_believed_for_a_while() {
+    let at = Instant::now();
+    let mut memory = super::Memory::new(DELAY);
+    let hour = Duration::from_hours(1);
+    for (passed, wall, believed) in [
+        (Duration::ZERO, 0, true),
+        (Duration::from_secs(1), 2, true),
+        (hour, 3600 + 50, true),
+        (hour * 2, 86_400, false),
+        (hour * 2 + Duration::from_mins(4), 86_400 + 240, false),
+        (hour * 2 + Duration::from_mins(5), 86_400 + 300, true),
+        (hour * 3, 3600 * 3, false),
+        (hour * 4, 3600 * 4, true),
+    ] {
+        assert_eq!(memory.trusts_clock(NOW + wall, at + passed), believed, "{wall}");
+    }
+}
+
+#[test]
+fn writes_that_fail_are_tried_again_ever_more_slowly() {
+    let at = Instant::now();
+    let mut memory = super::Memory::new(DELAY);
+    assert!(!memory.pauses(at));
+    for seconds in [1, 2, 4, 8, 16, 32, 64, 120, 120] {
+        memory.failed(at);
+        assert!(memory.pauses(at + Duration::from_secs(seconds) - DELAY / 1000));
+        assert!(!memory.pauses(at + Duration::from_secs(seconds)), "{seconds}");
+    }
+}
+
+#[test]
+fn what_is_put_back_leaves_what_others_keep_in_the_secret() {
+    let data = |pairs: &[(&str, &str)]| -> Data {
+        let pairs = pairs
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec()));
+        pairs.collect()
+    };
+    let remembered = data(&[(CERTIFICATE, "ours"), ("theirs", "old")]);
+    let restored = super::restored(data(&[("theirs", "new"), (NEXT_CA_KEY, "")]), &remembered);
+    assert_eq!(restored, data(&[(CERTIFICATE, "ours"), ("theirs", "new")]));
 }

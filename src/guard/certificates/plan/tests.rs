@@ -182,3 +182,33 @@ fn what_is_of_no_use_is_made_anew_as_soon_as_it_would_be_trusted() {
         ("nothing, and what was there is known", remembered, Step::Restore),
     ]);
 }
+
+#[test]
+fn nothing_takes_the_place_of_an_authority_that_is_not_valid_yet() {
+    let early = authority(-400, Settled);
+    hold([
+        ("the one that issues", facts(early, None, half()), Step::Doubt),
+        ("and all is well", facts(early, None, leaf(-400)), Step::Doubt),
+        (
+            "with a successor",
+            facts(early, authority(10, Settled), leaf(100)),
+            Step::Doubt,
+        ),
+        ("the next one, alone", facts(None, early, half()), Step::Doubt),
+        (
+            "the next one, and the old one is due",
+            facts(authority(OLD, Settled), early, leaf(100)),
+            Step::Doubt,
+        ),
+        (
+            "the next one, and a leaf is due",
+            facts(authority(DUE, Settled), early, leaf(DUE)),
+            Step::Issue(Why::Due),
+        ),
+        (
+            "a leaf alone",
+            facts(authority(100, Settled), None, leaf(-400)),
+            Step::Issue(because("it is not valid yet")),
+        ),
+    ]);
+}
