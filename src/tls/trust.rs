@@ -65,7 +65,8 @@ pub fn verify(
     Ok(())
 }
 
-fn lives(certificate: &CertificateDer<'_>, now: i64) -> bool {
+/// Whether a certificate is valid at this time, in seconds since the Unix epoch.
+pub(super) fn lives(certificate: &CertificateDer<'_>, now: i64) -> bool {
     x509_parser::parse_x509_certificate(certificate).is_ok_and(|(_, parsed)| {
         let validity = parsed.validity();
         (validity.not_before.timestamp()..=validity.not_after.timestamp()).contains(&now)

@@ -35,7 +35,7 @@ use crate::tls::pair::now;
 use crate::tls::trust::certificates;
 
 /// How often the Secret is read.
-const INTERVAL: Duration = Duration::from_secs(1);
+pub const INTERVAL: Duration = Duration::from_secs(1);
 /// Steps of one round: a join and a promotion follow each other where nobody has to be waited for.
 const STEPS: usize = 4;
 /// A wall clock that ran otherwise than time by more than this, in seconds, was set, or this machine was suspended.
