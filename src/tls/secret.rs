@@ -21,6 +21,9 @@ use crate::telemetry::metrics::Metrics;
 /// The shortest time between two reads.
 const LEAST: Duration = Duration::from_millis(10);
 
+/// The longest time between two reads while there is nothing to serve with.
+const IMPATIENT: Duration = Duration::from_secs(1);
+
 /// What a Secret holds for a server.
 #[derive(Clone, Default)]
 pub struct Content {
@@ -113,7 +116,14 @@ impl TlsSecret {
         };
         loop {
             self.look(&mut memory, metrics, condition).await;
-            sleep(self.interval).await;
+            // Where nothing is served, somebody waits for it.
+            let is_served = self.served.current().is_some();
+            sleep(if is_served {
+                self.interval
+            } else {
+                self.interval.min(IMPATIENT)
+            })
+            .await;
         }
     }
 

@@ -412,7 +412,11 @@ impl Leads for Always {
 }
 
 /// The room of a guard that looks after the Secret, alone.
-fn room(client: Client, stop: &watch::Sender<bool>) -> anyhow::Result<(JoinHandle<()>, Arc<GuardMetrics>)> {
+fn room(
+    client: Client,
+    stop: &watch::Sender<bool>,
+    dry_run: bool,
+) -> anyhow::Result<(JoinHandle<()>, Arc<GuardMetrics>, Arc<CaBundle>)> {
     let settings = Settings {
         namespace: NAMESPACE.into(),
         name: SECRET.into(),
@@ -425,14 +429,15 @@ fn room(client: Client, stop: &watch::Sender<bool>) -> anyhow::Result<(JoinHandl
             trust_delay: Duration::ZERO,
         }),
         configuration: "deployer-guard".into(),
-        dry_run: false,
+        dry_run,
     };
     let counted = Arc::new(GuardMetrics::default());
     let (events, _notices) = Events::new(Arc::new(Metrics::new()));
     let bundle = Arc::new(CaBundle::load(BundleSource::Secret)?);
-    let room = Certificates::new(client, settings, bundle, Arc::new(Always), events, Arc::clone(&counted));
+    let (leads, known) = (Arc::new(Always), Arc::clone(&bundle));
+    let room = Certificates::new(client, settings, bundle, leads, events, Arc::clone(&counted));
     let stop = stop.subscribe();
-    Ok((tokio::spawn(async move { room.run(stop).await }), counted))
+    Ok((tokio::spawn(async move { room.run(stop).await }), counted, known))
 }
 
 #[test]
@@ -452,8 +457,19 @@ fn two_guards_that_both_believe_they_lead_end_with_one_consistent_secret() {
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
 
         let stop = watch::Sender::new(false);
-        let (one, _) = room(client.clone(), &stop)?;
-        let (other, counted) = room(Client::try_from(config)?, &stop)?;
+        let (dry, _, bundle) = room(client.clone(), &stop, true)?;
+        until("a dry run to have looked", SOON, async || {
+            ensure!(bundle.fault().contains("no ca.crt"), "{}", bundle.fault());
+            Ok(())
+        })
+        .await?;
+        stop.send_replace(true);
+        dry.await?;
+        ensure!(data(&client).await?.is_empty(), "a dry run wrote");
+
+        let stop = watch::Sender::new(false);
+        let (one, ..) = room(client.clone(), &stop, false)?;
+        let (other, counted, _) = room(Client::try_from(config)?, &stop, false)?;
         until("a good Secret", SOON, async || good(&client).await).await?;
         until("one to write on the word of an old read", SOON, async || {
             // What the other one reads from now on it hears of when the first has acted on it.

@@ -7,7 +7,7 @@ use rustls::pki_types::CertificateDer;
 use tokio::time::Instant;
 
 use super::held::{BUNDLE, CA_KEY, CERTIFICATE, Data, Held, KEY, NEXT_CA_KEY};
-use super::plan::{PATIENCE, Step, Terms, Why, plan};
+use super::plan::{Leaf, PATIENCE, Step, Terms, Trust, Why, plan};
 use super::watch::TrustWatch;
 use crate::tls::hold_back::{HoldBack, Look, Verdict};
 use crate::tls::pair::Pair;
@@ -255,6 +255,46 @@ proptest! {
             prop_assert_eq!(served, Some(true));
         }
     }
+}
+
+#[test]
+fn a_certificate_for_other_names_is_of_no_use_and_the_next_one_has_the_right_ones() {
+    let mut world = World::new();
+    pass(&mut world, 30).unwrap();
+    let authority = world.secret.get(CA_KEY).cloned();
+    let names = [
+        NAME.to_owned(),
+        "other.deployer-guard.svc".to_owned(),
+        "127.0.0.1".to_owned(),
+    ];
+    let held = Held::read(&world.secret, &names, world.now);
+    let facts = held.facts(|_| Trust::Fresh, false);
+    assert!(
+        !held.is_good(world.now) && matches!(&facts.leaf, Leaf::Bad(why) if why.contains("other.deployer-guard.svc"))
+    );
+    world.names = names.to_vec();
+    pass(&mut world, 30).unwrap();
+    assert!(Held::read(&world.secret, &names, world.now).is_good(world.now));
+    assert_eq!(world.secret.get(CA_KEY).cloned(), authority, "the authority stays");
+}
+
+#[test]
+fn a_secret_that_was_filled_by_hand_is_tidied_and_what_is_not_ours_stays() {
+    let mut world = World::new();
+    pass(&mut world, 30).unwrap();
+    let leaf = world.secret[CERTIFICATE].clone();
+    world.secret.insert("note".into(), b"mine".to_vec());
+    world.secret.get_mut(BUNDLE).unwrap().extend_from_slice(&leaf);
+    world.guard();
+    assert_eq!(
+        certificates(&world.secret[BUNDLE]).unwrap().len(),
+        1,
+        "a leaf is no authority"
+    );
+    assert_eq!(
+        (&world.secret["note"][..], &world.secret[CERTIFICATE]),
+        (&b"mine"[..], &leaf)
+    );
 }
 
 #[test]
