@@ -77,12 +77,12 @@ impl HoldBack {
 
     /// Whether what the entries trust makes a difference: where the old pair is of no use, the new one is served at once.
     #[must_use]
-    pub fn is_needed(current: Option<&Pair>, now: i64) -> bool {
-        current.is_some_and(|current| current.valid_at(now).is_ok())
+    pub fn is_needed(old: &Pair, now: i64) -> bool {
+        old.valid_at(now).is_ok()
     }
 
-    /// What is to be done with a new pair while the old one is good.
-    pub fn judge(&mut self, new: &Pair, look: &Look<'_>) -> Verdict {
+    /// What is to be done with a new pair while the old one is valid. An old one that is no longer trusted is of no use either.
+    pub fn judge(&mut self, new: &Pair, old: &Pair, look: &Look<'_>) -> Verdict {
         if self.about != Some(new.fingerprint()) {
             *self = Self {
                 about: Some(new.fingerprint()),
@@ -110,6 +110,9 @@ impl HoldBack {
             return Verdict::Hold(why);
         }
         let since = *self.trusted.get_or_insert(look.ended);
+        if entries.iter().any(|entry| entry.trusts(old.chain(), look.now).is_err()) {
+            return Verdict::Serve;
+        }
         if look.begun.saturating_duration_since(since) >= self.delay {
             Verdict::Serve
         } else {
@@ -137,13 +140,17 @@ mod tests {
     #[test]
     fn a_pair_is_served_when_all_have_trusted_it_without_a_break_or_nobody_knows_for_two_minutes() {
         let [old, new] = [(); 2].map(|()| authority(Life::from(NOW, 1000)).unwrap());
-        let (pair, other) = (issued(&new), issued(&new));
-        let entry = |ca: &Made| Truster {
+        let (served_now, pair, other) = (issued(&old), issued(&new), issued(&new));
+        let entry = |authorities: &[&Made]| Truster {
             entry: "p".into(),
             server_name: "127.0.0.1".into(),
-            bundle: Some(ca.certificate.clone().into_bytes()),
+            bundle: Some(authorities.iter().flat_map(|ca| ca.certificate.bytes()).collect()),
         };
-        let (trusting, half) = (Ok(vec![entry(&new)]), Ok(vec![entry(&new), entry(&old)]));
+        let new_alone = Ok(vec![entry(&[&new])]);
+        let (trusting, half) = (
+            Ok(vec![entry(&[&old, &new])]),
+            Ok(vec![entry(&[&old, &new]), entry(&[&old])]),
+        );
         let (nobody, unread) = (Ok(Vec::new()), Err(Failure::TimedOut));
         let began = Instant::now();
         let mut hold_back = HoldBack::new(DELAY);
@@ -163,6 +170,7 @@ mod tests {
             (170, "for two minutes", &other, &unread, true),
             (200, "nobody calls, for the first time", &pair, &nobody, false),
             (210, "nobody calls", &pair, &nobody, true),
+            (211, "the old one is trusted no more", &other, &new_alone, true),
         ] {
             let at = began + Duration::from_secs(second);
             let look = Look {
@@ -172,12 +180,11 @@ mod tests {
                 now: NOW,
             };
             assert_eq!(
-                hold_back.judge(pair, &look) == Verdict::Serve,
+                hold_back.judge(pair, &served_now, &look) == Verdict::Serve,
                 served,
                 "{second}: {what}"
             );
         }
-        assert!(HoldBack::is_needed(Some(&pair), NOW) && !HoldBack::is_needed(Some(&pair), NOW + 101));
-        assert!(!HoldBack::is_needed(None, NOW));
+        assert!(HoldBack::is_needed(&pair, NOW) && !HoldBack::is_needed(&pair, NOW + 101));
     }
 }

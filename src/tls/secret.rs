@@ -229,7 +229,8 @@ impl TlsSecret {
 
     /// Whether a new pair may be served: not while it is held back.
     async fn may_serve(&self, memory: &mut Memory, pair: &Pair, metrics: &Metrics) -> bool {
-        if !HoldBack::is_needed(self.served.current().as_deref(), now()) {
+        let Some(old) = self.served.current() else { return true };
+        if !HoldBack::is_needed(&old, now()) {
             return true;
         }
         let begun = Instant::now();
@@ -240,7 +241,7 @@ impl TlsSecret {
             ended: Instant::now(),
             now: now(),
         };
-        match memory.hold_back.judge(pair, &look) {
+        match memory.hold_back.judge(pair, &old, &look) {
             Verdict::Serve => true,
             Verdict::Hold(why) => {
                 let why = why.to_string();

@@ -136,7 +136,13 @@ impl World {
         if served.is_some_and(|served| served.fingerprint() == pair.fingerprint()) {
             return;
         }
-        if !HoldBack::is_needed(served, self.now) || replica.hold_back.judge(&pair, &look) == Verdict::Serve {
+        let holds = match served {
+            Some(old) if HoldBack::is_needed(old, self.now) => {
+                replica.hold_back.judge(&pair, old, &look) != Verdict::Serve
+            }
+            _ => false,
+        };
+        if !holds {
             replica.served = Some(pair);
         }
     }
