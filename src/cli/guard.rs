@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use super::backend::BackendArgs;
 use super::certificates::CertificateArgs;
 use super::kubernetes::KubernetesArgs;
 use super::serve_to_the_end;
+use super::supervise;
 use super::window::WindowArgs;
 use crate::guard::configuration::Settings;
 use crate::guard::configuration::ca_bundle::BundleSource;
@@ -31,6 +33,10 @@ use crate::webhook::timeout::parse_go_duration;
     that nothing comes back after an uninstall. There is no readiness: the guard serves nobody. It ends on SIGTERM alone."
 )]
 pub(super) struct GuardArgs {
+    /// Stay as a small parent of the guard's process, and begin it again when it ends: for a container beside the webhook's, whose
+    /// Pod is ready only while both run
+    #[arg(long, env = supervise::ENV)]
+    supervise: bool,
     #[command(flatten)]
     backend: BackendArgs,
     /// The name of the ValidatingWebhookConfiguration that is filled
@@ -139,9 +145,13 @@ impl GuardArgs {
     }
 }
 
-pub(super) fn run(args: GuardArgs) -> anyhow::Result<()> {
+pub(super) fn run(args: GuardArgs) -> anyhow::Result<ExitCode> {
     args.logs.init()?;
-    serve_to_the_end(serve(args))
+    if args.supervise {
+        return supervise::run();
+    }
+    serve_to_the_end(serve(args))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn serve(args: GuardArgs) -> anyhow::Result<()> {

@@ -16,6 +16,7 @@ mod guard;
 mod kubernetes;
 mod manifests;
 mod probe;
+mod supervise;
 mod webhook;
 mod webhook_config;
 mod window;
@@ -67,7 +68,7 @@ impl Cli {
     pub fn run(self) -> ExitCode {
         let (ended, failure) = match self.command {
             Command::Webhook(args) => (webhook::run(*args).map(done), ExitCode::FAILURE),
-            Command::Guard(args) => (guard::run(*args).map(done), ExitCode::FAILURE),
+            Command::Guard(args) => (guard::run(*args), ExitCode::FAILURE),
             Command::WebhookConfig(args) => (webhook_config::run(&args).map(done), ExitCode::FAILURE),
             Command::Check(args) => (check::run(&args), ExitCode::from(check::BAD_INPUT)),
             Command::Crds(args) => (crds::run(&args).map(done), ExitCode::FAILURE),

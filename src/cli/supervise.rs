@@ -1,0 +1,172 @@
+//! `deployer-guard guard --supervise`: a guard that is begun again within its container.
+//!
+//! A Pod is ready only while all its containers run. A guard whose process ends must not take the webhook beside it out of
+//! the Service for as long as kubelet backs off, so a small parent stays, and begins it again.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::{Child, Command};
+use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// The flag that makes the parent, and its environment twin: neither is the child's.
+const FLAG: &str = "--supervise";
+pub(super) const ENV: &str = "DEPLOYER_GUARD_SUPERVISE";
+
+/// First and longest pause before the child is begun again.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+
+/// A child that ends by itself sooner than this was never able to run: its flags are wrong, say.
+const ABLE: Duration = Duration::from_secs(10);
+
+/// What is to be done when the child has ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    /// End with this code.
+    End(u8),
+    /// Begin it again, after a pause.
+    Again(Duration),
+}
+
+/// What is known of the children that there were.
+#[derive(Debug)]
+struct History {
+    able: bool,
+    pause: Duration,
+}
+
+impl History {
+    fn new() -> Self {
+        Self {
+            able: false,
+            pause: FIRST_PAUSE,
+        }
+    }
+
+    /// A child that was asked to end, ends all. One that ended by itself before any was able to run, too, so that wrong flags are
+    /// seen as a Pod that does not start. Any other is begun again.
+    fn next(&mut self, asked: bool, code: Option<i32>, ran: Duration) -> Next {
+        self.able |= ran >= ABLE || code.is_none();
+        if asked || !self.able {
+            return Next::End(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1));
+        }
+        if ran > LONGEST_PAUSE * 2 {
+            self.pause = FIRST_PAUSE;
+        }
+        let pause = self.pause;
+        self.pause = (pause * 2).min(LONGEST_PAUSE);
+        Next::Again(pause)
+    }
+}
+
+/// Runs this program again without the flag, and begins it anew whenever it ends, until it is asked to end. SIGTERM and SIGINT go
+/// on to the child.
+///
+/// # Errors
+/// If a child cannot be begun at all.
+pub(super) fn run() -> anyhow::Result<ExitCode> {
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("the runtime cannot be started")?
+        .block_on(supervise())
+}
+
+async fn supervise() -> anyhow::Result<ExitCode> {
+    let mut terminate = signal(SignalKind::terminate()).context("signals cannot be caught")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("signals cannot be caught")?;
+    let mut history = History::new();
+    let mut asked = false;
+    loop {
+        let begun = Instant::now();
+        let mut child = begin()?;
+        let status = loop {
+            tokio::select! {
+                ended = child.wait() => break ended.context("the guard cannot be waited for")?,
+                Some(()) = terminate.recv() => pass_on(&child, Signal::TERM),
+                Some(()) = interrupt.recv() => pass_on(&child, Signal::INT),
+            }
+            asked = true;
+        };
+        let pause = match history.next(asked, status.code(), begun.elapsed()) {
+            Next::End(code) => return Ok(ExitCode::from(code)),
+            Next::Again(pause) => pause,
+        };
+        tracing::error!(%status, ?pause, "the guard's process ended; beginning it again");
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            Some(()) = terminate.recv() => return Ok(ExitCode::SUCCESS),
+            Some(()) = interrupt.recv() => return Ok(ExitCode::SUCCESS),
+        }
+    }
+}
+
+fn begin() -> anyhow::Result<Child> {
+    let program = std::env::current_exe().context("this program's own file cannot be found")?;
+    let args = without_flag(std::env::args_os().skip(1));
+    Command::new(program)
+        .args(args)
+        .env_remove(ENV)
+        .kill_on_drop(true)
+        .spawn()
+        .context("the guard cannot be begun")
+}
+
+fn without_flag(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    args.filter(|arg| {
+        arg.to_str()
+            .is_none_or(|arg| arg != FLAG && !arg.starts_with("--supervise="))
+    })
+    .collect()
+}
+
+fn pass_on(child: &Child, signal: Signal) {
+    let Some(pid) = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw) else {
+        return;
+    };
+    if let Err(error) = kill_process(pid, signal) {
+        tracing::warn!(%error, "the guard could not be told to end");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_was_killed_is_begun_again_with_growing_pauses() {
+        let mut history = History::new();
+        let pauses: Vec<_> = (0..6).map(|_| history.next(false, None, Duration::ZERO)).collect();
+        let seconds = [1, 2, 4, 8, 15, 15].map(|s| Next::Again(Duration::from_secs(s)));
+        assert_eq!(pauses, seconds);
+        assert_eq!(
+            history.next(false, None, Duration::from_mins(1)),
+            Next::Again(FIRST_PAUSE)
+        );
+    }
+
+    #[test]
+    fn one_that_never_ran_ends_all_with_its_code() {
+        assert_eq!(History::new().next(false, Some(2), Duration::ZERO), Next::End(2));
+        let mut history = History::new();
+        assert_eq!(history.next(false, Some(1), ABLE), Next::Again(FIRST_PAUSE));
+        assert!(matches!(history.next(false, Some(1), Duration::ZERO), Next::Again(_)));
+    }
+
+    #[test]
+    fn one_that_was_asked_ends_all() {
+        assert_eq!(History::new().next(true, Some(0), ABLE), Next::End(0));
+        assert_eq!(History::new().next(true, None, ABLE), Next::End(1));
+    }
+
+    #[test]
+    fn the_child_has_all_other_flags() {
+        let args = ["guard", "--supervise", "--dry-run", "--supervise=true"].map(OsString::from);
+        assert_eq!(without_flag(args.into_iter()), ["guard", "--dry-run"]);
+    }
+}

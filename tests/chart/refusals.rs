@@ -1,0 +1,50 @@
+//! Values that are wrong are refused, with the name of the value.
+
+use crate::helm::template;
+
+#[test]
+fn wrong_values_are_refused_by_name() {
+    for program in ["helm", "helm3"] {
+        for (flag, named) in [
+            ("replicas=3", "replicas"),
+            ("webhook.resource.limits.memory=1Gi", "resource"),
+            ("policies.openshift.enable=true", "enable"),
+            ("policies.openshift.mode=enforce", "/policies/openshift/mode"),
+            (
+                "policies.openshift.leftovers.duplicates=Delete",
+                "/policies/openshift/leftovers/duplicates",
+            ),
+            ("certificates.mode=manual", "/certificates/mode"),
+            (
+                "certificates.selfManaged.lifetime=1y",
+                "/certificates/selfManaged/lifetime",
+            ),
+            ("pendingWindow=45", "/pendingWindow"),
+            ("guard.leaseDuration=1m", "/guard/leaseDuration"),
+            ("image.digest=latest", "/image/digest"),
+            ("replicaCount=0", "/replicaCount"),
+            ("fullnameOverride=Deployer_Guard", "/fullnameOverride"),
+            ("rbac.owners[0].resource=jobs", "/rbac/owners/0"),
+            ("certificates.mode=secret", "certificates.secretName"),
+            ("guard.enabled=false", "certificates.mode"),
+            ("guard.dryRun=true", "certificates.mode"),
+            ("clientAuth.enabled=true", "clientAuth.configMapName"),
+            ("tests.namespace=deployer-guard", "tests.namespace"),
+            ("serviceAccount.create=false", "serviceAccount.name"),
+            ("rbac.create=false", "crds.serviceAccountName"),
+            ("monitoring.prometheusRule.enabled=true", "monitoring.serviceMonitor"),
+            ("webhook.maxBodyBytes=33554432", "webhook.maxBodiesBytes"),
+            ("webhook.maxBodiesBytes=4294967296", "/webhook/maxBodiesBytes"),
+        ] {
+            let refusal = template(program, &["--set", flag]).expect_err(flag);
+            let pointed = refusal.contains(named) || refusal.contains(&named.trim_start_matches('/').replace('/', "."));
+            assert!(pointed, "{program}, {flag}: {refusal}");
+        }
+    }
+}
+
+#[test]
+fn the_namespaces_that_are_never_matched_are_no_place_to_install_into() {
+    let refusal = template("helm", &["--namespace", "kube-system"]).unwrap_err();
+    assert!(refusal.contains("kube-system"), "{refusal}");
+}
