@@ -13,9 +13,8 @@ help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: tools ## Run the main job on a real API server; KEEP=1 leaves it running
-	@$(STAGE) "build the webhook and the demo (the first time 5 to 10 minutes, in which nothing is printed)" $(CARGO) build --quiet --bin deployer-guard --example demo
-	@KEEP=$(KEEP) $${CARGO_TARGET_DIR:-target}/debug/examples/demo
+demo: tools ## Run the main job on a real node, or on a control plane where none can run (DEMO=plane); KEEP=1 leaves it running
+	@KEEP=$(KEEP) DEMO=$(DEMO) ./scripts/demo
 
 .PHONY: test
 test: tools lint ## Run all tests
@@ -23,8 +22,19 @@ test: tools lint ## Run all tests
 	@$(STAGE) "tests that need nothing, or a socket" $(CARGO) test --workspace --lib --bins --test drift --test model --test admission --test guard --test cli --test server
 	@$(STAGE) "tests of the control plane itself" $(CARGO) test --workspace --test balancer --test ending --test faults --test planes --test store_watch -- --test-threads=2
 	@$(STAGE) "tests on a control plane" $(CARGO) test --test plane --test plane_guard -- --test-threads=2
+	@$(STAGE) "tests of the chart (the first time some minutes, in which helm is built)" $(CARGO) test --test chart
 	@$(STAGE) "examples in the documentation" $(CARGO) test --quiet --workspace --doc
-	@$(STAGE) "the demo" $(MAKE) --no-print-directory demo
+	@$(STAGE) "the demo, on a control plane" $(MAKE) --no-print-directory demo DEMO=plane
+	@$(STAGE) "tests on a real node" $(MAKE) --no-print-directory test-node
+
+.PHONY: test-node
+test-node: rust ## Run the tests, and the demo, on a real node; where none can run they say why, and pass
+	@why=$$(./tests/cluster/node.sh check); if [ -n "$$why" ]; then echo "not run: no node can run here: $$why"; else \
+	  $(STAGE) "what a real node runs (the first time 10 to 15 minutes, in which little is printed)" bash -c './tests/cluster/build.sh node >/dev/null' && \
+	  $(STAGE) "the image (the first time some minutes, in which nothing is printed)" bash -c './scripts/image --quiet >/dev/null' && \
+	  $(STAGE) "the node itself" $(CARGO) test --package deployer-guard-testkit --test machine && \
+	  $(STAGE) "the chart on a node" $(CARGO) test --test node && \
+	  $(STAGE) "the demo, on a node" $(MAKE) --no-print-directory demo DEMO=node; fi
 
 .PHONY: test-fast
 test-fast: rust ## Run the tests that need no control plane
@@ -32,8 +42,8 @@ test-fast: rust ## Run the tests that need no control plane
 
 .PHONY: bench
 bench: tools ## Measure what an admission and a guard cost, on a quiet machine; BENCH=guard for one of the two
-	@$(STAGE) "build for release" $(CARGO) bench --quiet $(BENCH:%=--bench %) --no-run
-	@for bench in $(BENCH); do $(CARGO) bench --quiet --bench $$bench; done
+	@$(STAGE) "build for release" ./scripts/release bench --quiet $(BENCH:%=--bench %) --no-run
+	@for bench in $(BENCH); do ./scripts/release bench --quiet --bench $$bench; done
 
 .PHONY: lint
 lint: rust ## Check format, lints, manifests, dependencies and what must not be committed
@@ -47,8 +57,26 @@ fmt: rust ## Format the code
 	@$(CARGO) fmt --all
 
 .PHONY: manifests
-manifests: rust ## Write the CRD manifests anew from the types
+manifests: rust ## Write anew what is made from the types and from the chart
 	@UPDATE_MANIFESTS=1 $(CARGO) test --quiet --test drift
+	@UPDATE_MANIFESTS=1 $(CARGO) test --quiet --test chart -- agreement renders
+
+.PHONY: image
+image: rust ## Build the image that the chart installs, without a registry; as root; SBOM=1 lists what is in it, too
+	@$(STAGE) "the program for release, and an image of it (the first time some minutes, in which nothing is printed)" ./scripts/image
+	@[ -z "$(SBOM)" ] || $(STAGE) "what is in the program" ./scripts/image --sbom
+
+.PHONY: cluster
+cluster: rust ## Start a real node with the chart on it, and leave it running (Linux, root)
+	@$(STAGE) "what a real node runs (the first time 10 to 15 minutes, in which little is printed)" bash -c './tests/cluster/build.sh node >/dev/null'
+	@$(STAGE) "the image (the first time some minutes, in which nothing is printed)" bash -c './scripts/image --quiet >/dev/null'
+	@$(STAGE) "what starts the node" $(CARGO) build --quiet --package deployer-guard-testkit --bin cluster
+	@target=$${CARGO_TARGET_DIR:-target}; $$target/debug/cluster $$target/image/deployer-guard.tar $$target/cluster.end
+
+.PHONY: cluster-down
+cluster-down: ## End what `make cluster` left running
+	@state=$${CARGO_TARGET_DIR:-target}/cluster.end; \
+	  if [ -s "$$state" ]; then bash "$$state"; rm -f "$$state"; else echo "no cluster was left running"; fi
 
 .PHONY: certs
 certs: ## Make certificates for development, in certs/out

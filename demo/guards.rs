@@ -9,8 +9,9 @@ use deployer_guard_testkit::objects::create_pod;
 use deployer_guard_testkit::{Stage, openshift::Rollout, until};
 use serde_json::Value;
 
-use crate::show::{heading, kind, show, stdout};
-use crate::story::SHOP;
+use crate::ground::Ground;
+use crate::scenes::SHOP;
+use crate::show::{heading, kind};
 
 /// The lease of the guards: 15 s unless one says otherwise.
 pub(crate) const LEASE: &str = "3s";
@@ -37,7 +38,7 @@ pub(crate) async fn succession(stage: &Stage) -> anyhow::Result<()> {
         "-o=custom-columns=LEADER:.spec.holderIdentity,TERM:.spec.leaseTransitions",
     ];
     let leader = stage.wait_leader().await?;
-    show(stage, &lease).await?;
+    stage.show(&lease).await?;
     let killed = Instant::now();
     stage.guards[leader].process().kill()?;
     let (client, meanwhile) = (stage.plane.client(0), Rollout::new(SHOP, "meanwhile", 1));
@@ -55,7 +56,7 @@ pub(crate) async fn succession(stage: &Stage) -> anyhow::Result<()> {
         "guard-{leader} is killed; guard-{next} leads {:.1} s later, when the Lease has not been renewed for {LEASE}",
         killed.elapsed().as_secs_f64()
     );
-    show(stage, &lease).await?;
+    stage.show(&lease).await?;
     stage.guards[leader].process().restart()?;
     Ok(())
 }
@@ -80,7 +81,7 @@ pub(crate) async fn bypass(stage: &Stage) -> anyhow::Result<()> {
         "--type=merge",
         "-p={\"webhooks\":[]}",
     ];
-    show(stage, &patch).await?;
+    stage.show(&patch).await?;
     let pod = duplicate.pod(&duplicate.begin(&client, "New").await?);
     let unasked = until("an API server to ask nobody", LIMIT, async || {
         let answer = create_pod(&client, SHOP, &pod).await?;
@@ -97,10 +98,10 @@ pub(crate) async fn bypass(stage: &Stage) -> anyhow::Result<()> {
     let removed = removed.map_err(|error| stage.guards[0].blame(error))?;
     println!("Events about it:\n{removed}");
     wait_filled(stage).await?;
-    show(stage, &CONFIGURATION).await?;
-    show(stage, &["get", "dpol"]).await?;
+    stage.show(&CONFIGURATION).await?;
+    stage.show(&["get", "dpol"]).await?;
     let columns = "-o=custom-columns=CONFIG:.spec.config,HOLDER:.spec.holder.name,PHASE:.status.phase";
-    let claims = stdout(stage, &["-n", SHOP, "get", "deployerclaims", columns]).await?;
+    let claims = stage.stdout(&["-n", SHOP, "get", "deployerclaims", columns]).await?;
     println!("$ kubectl -n {SHOP} get deployerclaims   (that of cfg)");
     for line in claims
         .lines()
@@ -108,18 +109,16 @@ pub(crate) async fn bypass(stage: &Stage) -> anyhow::Result<()> {
     {
         println!("{line}");
     }
-    let stays = stdout(
-        stage,
-        &[
+    let stays = stage
+        .stdout(&[
             "-n",
             SHOP,
             "get",
             "pod",
             &holder.deployer(),
             "-o=jsonpath={.metadata.uid}",
-        ],
-    )
-    .await?;
+        ])
+        .await?;
     ensure!(stays == uid, "the holder is not the one that was admitted: {stays}");
     Ok(())
 }
@@ -127,7 +126,7 @@ pub(crate) async fn bypass(stage: &Stage) -> anyhow::Result<()> {
 /// The configuration is deleted, which is how one turns everything off, and applied again.
 pub(crate) async fn missing(stage: &Stage) -> anyhow::Result<()> {
     heading("the webhook configuration is deleted: it stays deleted, and the policy says so");
-    show(stage, &["delete", CONFIGURATION[1], CONFIGURATION[2]]).await?;
+    stage.show(&["delete", CONFIGURATION[1], CONFIGURATION[2]]).await?;
     let said = until("the policy to say so", LIMIT, async || {
         let enforced = enforced(stage).await?;
         ensure!(enforced["reason"] == "ConfigurationMissing", "it says {enforced}");
@@ -135,7 +134,7 @@ pub(crate) async fn missing(stage: &Stage) -> anyhow::Result<()> {
     });
     let said = said.await?;
     ensure!(said["status"] == "False", "{said}");
-    show(stage, &["get", "dpol"]).await?;
+    stage.show(&["get", "dpol"]).await?;
     println!(
         "Enforced: {}: {}",
         said["reason"].as_str().unwrap_or_default(),
@@ -149,11 +148,11 @@ pub(crate) async fn missing(stage: &Stage) -> anyhow::Result<()> {
     println!("$ kubectl apply -f {MANIFEST}");
     print!(
         "{}",
-        stdout(stage, &["apply", "-f", &manifest.display().to_string()]).await?
+        stage.stdout(&["apply", "-f", &manifest.display().to_string()]).await?
     );
     wait_filled(stage).await?;
     stage.wait_enforced(POLICY).await?;
-    show(stage, &CONFIGURATION).await?;
+    stage.show(&CONFIGURATION).await?;
     let (client, late) = (stage.plane.client(0), rollout(ROLLOUTS.1));
     let pod = late.pod(&late.uid(&client).await?);
     let refused = until("an API server to ask again", LIMIT, async || {
@@ -179,7 +178,7 @@ async fn wait_for_stock(stage: &Stage) -> anyhow::Result<()> {
     );
     until("stock to be taken", 2 * LIMIT, async || {
         let path = "-o=jsonpath={.status.stockTaking.completedAt}";
-        let taken = stdout(stage, &["get", "dpol", POLICY, path]).await?;
+        let taken = stage.stdout(&["get", "dpol", POLICY, path]).await?;
         ensure!(!taken.is_empty(), "it is not");
         Ok(())
     })
@@ -190,7 +189,9 @@ async fn wait_for_stock(stage: &Stage) -> anyhow::Result<()> {
 async fn removed(stage: &Stage, duplicate: &Rollout) -> anyhow::Result<String> {
     let pod = duplicate.deployer();
     until("the second deployer to be gone, and its Events", LIMIT, async || {
-        let events = stdout(stage, &["-n", SHOP, "get", "events.events.k8s.io", "-o=json"]).await?;
+        let events = stage
+            .stdout(&["-n", SHOP, "get", "events.events.k8s.io", "-o=json"])
+            .await?;
         let events: Value = serde_json::from_str(&events)?;
         let mut told = Vec::new();
         for reason in ["DuplicateDeployer", "DuplicateCondemned", "DeployerDeleted"] {
@@ -199,11 +200,9 @@ async fn removed(stage: &Stage, duplicate: &Rollout) -> anyhow::Result<String> {
             let note = event.with_context(|| format!("no Event {reason}"))?["note"].clone();
             told.push(format!("{reason}\n  {}", note.as_str().unwrap_or_default()));
         }
-        let left = stdout(
-            stage,
-            &["-n", SHOP, "get", "pod", &pod, "--ignore-not-found", "-o=name"],
-        )
-        .await?;
+        let left = stage
+            .stdout(&["-n", SHOP, "get", "pod", &pod, "--ignore-not-found", "-o=name"])
+            .await?;
         if !left.is_empty() {
             bail!("{left} is there");
         }
@@ -216,7 +215,7 @@ async fn removed(stage: &Stage, duplicate: &Rollout) -> anyhow::Result<String> {
 async fn wait_filled(stage: &Stage) -> anyhow::Result<()> {
     until("the configuration to be filled", LIMIT, async || {
         let names = [&CONFIGURATION[..], &["-o=jsonpath={.webhooks[*].name}"]].concat();
-        let names = stdout(stage, &names).await?;
+        let names = stage.stdout(&names).await?;
         ensure!(names.contains(POLICY), "its entries are {names:?}");
         Ok(())
     })
@@ -225,7 +224,7 @@ async fn wait_filled(stage: &Stage) -> anyhow::Result<()> {
 
 /// The policy's condition `Enforced`.
 async fn enforced(stage: &Stage) -> anyhow::Result<Value> {
-    let policy: Value = serde_json::from_str(&stdout(stage, &["get", "dpol", POLICY, "-o=json"]).await?)?;
+    let policy: Value = serde_json::from_str(&stage.stdout(&["get", "dpol", POLICY, "-o=json"]).await?)?;
     let conditions = policy["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let enforced = conditions.into_iter().find(|condition| condition["type"] == "Enforced");
     enforced.context("it has no such condition")

@@ -1,9 +1,13 @@
 //! The main job on a real API server, told on two pages: many deployers at once, one admitted, the others refused with
 //! their reasons, and the records of it; then what the guard does about a deployer that came in while nobody looked.
 //!
-//! `make demo` builds and runs it. With `KEEP=1` the cluster is left running.
+//! `make demo` builds and runs it: on a real node if it is given an image, else on a control plane alone. With `KEEP=1` the cluster
+//! is left running.
 
+mod ground;
 mod guards;
+mod real;
+mod scenes;
 mod show;
 mod story;
 
@@ -25,8 +29,15 @@ async fn main() -> ExitCode {
 
 async fn run() -> anyhow::Result<()> {
     let keep = std::env::var("KEEP").is_ok_and(|keep| !matches!(keep.as_str(), "" | "0" | "no"));
+    let image = std::env::args_os().nth(1).map(PathBuf::from);
+    let told = async {
+        match &image {
+            Some(image) => real::tell(image, keep).await,
+            None => story::tell(program()?, keep).await,
+        }
+    };
     tokio::select! {
-        told = story::tell(program()?, keep) => told,
+        told = told => told,
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
     }
 }

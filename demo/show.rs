@@ -2,26 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::ensure;
-use deployer_guard_testkit::Stage;
 use deployer_guard_testkit::objects::Answer;
 
 pub(crate) fn heading(text: &str) {
     println!("\n== {text}");
-}
-
-/// What kubectl prints.
-pub(crate) async fn stdout(stage: &Stage, arguments: &[&str]) -> anyhow::Result<String> {
-    let output = stage.plane.kubectl(arguments).await?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(String::from_utf8(output.stdout)?)
-}
-
-/// A command, and what kubectl prints.
-pub(crate) async fn show(stage: &Stage, arguments: &[&str]) -> anyhow::Result<()> {
-    println!("$ kubectl {}", arguments.join(" "));
-    print!("{}", stdout(stage, arguments).await?);
-    Ok(())
 }
 
 /// How often each kind of answer came.

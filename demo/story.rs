@@ -1,27 +1,19 @@
 //! The story, scene by scene. Each asserts what it shows.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
-use deployer_guard_testkit::objects::{Answer, create_pod, make_namespace, set_phase};
+use anyhow::ensure;
+use deployer_guard_testkit::objects::{create_pod, make_namespace, set_phase};
 use deployer_guard_testkit::{ControlPlane, Stage, StoreWatch, openshift::Rollout, until};
-use futures::future::try_join_all;
-use serde_json::Value;
-use tokio::sync::Barrier;
 
+use crate::ground::Ground;
 use crate::guards;
-use crate::show::{heading, kind, stdout, tally};
+use crate::scenes::{CROWD, REFUSED_POD, SHOP, at_once, config_of, crowd, records, refusal};
+use crate::show::{heading, kind, tally};
 
-/// The namespace of the story.
-pub(crate) const SHOP: &str = "shop";
-/// Deployers that are created at once.
-const CROWD: u32 = 16;
 /// Rounds of the storm in which a replica is killed.
 const ROUNDS: u32 = 20;
-/// The file of a deployer pod that is refused.
-const REFUSED_POD: &str = "deployer.json";
 /// The policy that is in force.
 const POLICY: &str = include_str!("../policies/openshift-deploymentconfig.yaml");
 /// How long the API servers keep a create. It bounds how long an admitted pod may be on its way, and that bounds how soon the guard
@@ -110,122 +102,6 @@ async fn leave(stage: Stage, program: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a deployer pod works for.
-fn config_of(pod: &Value) -> Option<String> {
-    pod.pointer("/metadata/labels/openshift.io~1deployer-pod-for.name")?;
-    pod.pointer("/metadata/annotations/openshift.io~1deployment-config.name")?
-        .as_str()
-        .map(str::to_owned)
-}
-
-/// Sixteen rollouts of one config, whose deployers are created at the same moment over both API servers.
-async fn crowd(stage: &Stage) -> anyhow::Result<Rollout> {
-    heading(&format!(
-        "{CROWD} deployer pods of DeploymentConfig \"cfg\" are created at once"
-    ));
-    let (winner, answers) = at_once(stage, "cfg").await?;
-    for (count, answer) in tally(&answers) {
-        println!("{count:>4} x {answer}");
-    }
-    Ok(winner)
-}
-
-/// Begins rollouts 1 to 16 of a config, sends all their deployers at one moment, and gives the one that was admitted.
-async fn at_once(stage: &Stage, config: &str) -> anyhow::Result<(Rollout, Vec<Answer>)> {
-    let line = Arc::new(Barrier::new(CROWD as usize));
-    let creates = (1..=CROWD).map(|version| {
-        let (line, client) = (Arc::clone(&line), stage.plane.client(version as usize % 2));
-        let rollout = Rollout::new(SHOP, config, version);
-        async move {
-            let pod = rollout.pod(&rollout.begin(&client, "New").await?);
-            line.wait().await;
-            anyhow::Ok((create_pod(&client, SHOP, &pod).await?, rollout))
-        }
-    });
-    let (mut winners, mut answers) = (Vec::new(), Vec::new());
-    for (answer, rollout) in try_join_all(creates).await? {
-        winners.extend(answer.is_created().then_some(rollout));
-        answers.push(answer);
-    }
-    ensure!(winners.len() <= 1, "{} of {config} were admitted", winners.len());
-    Ok((winners.pop().context("none was admitted")?, answers))
-}
-
-/// The refusal, as a person at a terminal sees it.
-async fn refusal(stage: &Stage, holder: &Rollout) -> anyhow::Result<()> {
-    let other = Rollout::new(SHOP, "cfg", if holder.version == CROWD { CROWD - 1 } else { CROWD });
-    let uid = other.uid(&stage.plane.client(0)).await?;
-    let file = stage.plane.directory().join(REFUSED_POD);
-    std::fs::write(&file, other.pod(&uid).to_string())?;
-    let shown = format!("{}.json", other.deployer());
-    heading(&format!("kubectl create -f {shown}"));
-    let output = stage
-        .plane
-        .kubectl(&["create", "-f", &file.display().to_string()])
-        .await?;
-    ensure!(!output.status.success(), "a second deployer was admitted");
-    print!(
-        "{}",
-        String::from_utf8_lossy(&output.stderr).replace(&file.display().to_string(), &shown)
-    );
-    Ok(())
-}
-
-/// The claim, the Events, the audit annotations and the decision log.
-async fn records(stage: &Stage) -> anyhow::Result<()> {
-    heading(&format!("kubectl -n {SHOP} get deployerclaims"));
-    let columns = "-o=custom-columns=CONFIG:.spec.config,GENERATION:.spec.holder.generation,HOLDER:.spec.holder.name,\
-                   PHASE:.status.phase,REJECTIONS:.status.rejections.count,REQUESTED BY:.spec.holder.requestedBy";
-    let claims = until("the claim's status", Duration::from_secs(10), async || {
-        let claims = stdout(stage, &["-n", SHOP, "get", "deployerclaims", columns]).await?;
-        ensure!(
-            claims.contains(&format!(" {CROWD} ")),
-            "it is not written yet: {claims}"
-        );
-        Ok(claims)
-    });
-    print!("{}", claims.await?);
-    heading(&format!(
-        "kubectl -n {SHOP} get events.events.k8s.io   (about one of the refused rollouts)"
-    ));
-    let event = until("an Event about a refusal", Duration::from_secs(10), async || {
-        let template = "{range .items[?(@.reason==\"DeployerRejected\")]}{.type} {.reason} {.regarding.kind}/{.regarding.name} related={.related.name}\n  {.note}\n{end}";
-        let events = stdout(stage, &["-n", SHOP, "get", "events.events.k8s.io", &format!("-o=jsonpath={template}")]).await?;
-        let lines: Vec<&str> = events.lines().take(2).collect();
-        ensure!(lines.len() == 2, "there is none");
-        Ok(lines.join("\n"))
-    })
-    .await?;
-    println!("{event}");
-    heading("audit annotations of a refusal, from the API server's audit log");
-    let audited = stage.plane.audit_events()?.into_iter().rev().find_map(|event| {
-        let annotations = event.get("annotations")?.as_object()?.clone();
-        annotations
-            .iter()
-            .any(|(_, value)| value.as_str().is_some_and(|value| value.starts_with("Refused")))
-            .then_some(annotations)
-    });
-    for (key, value) in audited.context("no refusal in the audit log")? {
-        if key.contains(".policies.deployer-guard.io/") {
-            println!("{key}: {}", value.as_str().unwrap_or_default());
-        }
-    }
-    heading("the webhook's log of one");
-    let decisions = stage.decisions()?;
-    let decision = decisions
-        .iter()
-        .rev()
-        .find(|line| line["verdict"] == "Refused")
-        .context("no refusal in the log")?;
-    for part in [
-        "user", "pod", "key", "verdict", "reason", "holder", "allowed", "took_ms",
-    ] {
-        print!("{part}={} ", decision[part]);
-    }
-    println!();
-    Ok(())
-}
-
 /// The holder finishes, the next rollout is admitted, and a retry of an old one is refused.
 async fn succession(stage: &Stage, holder: Rollout) -> anyhow::Result<()> {
     let client = stage.plane.client(0);
@@ -242,7 +118,7 @@ async fn succession(stage: &Stage, holder: Rollout) -> anyhow::Result<()> {
         Duration::from_secs(10),
         async || {
             let path = "-o=jsonpath={.items[?(@.spec.config==\"cfg\")].spec.pending}";
-            let pending = stdout(stage, &["-n", SHOP, "get", "deployerclaims", path]).await?;
+            let pending = stage.stdout(&["-n", SHOP, "get", "deployerclaims", path]).await?;
             ensure!(pending.is_empty(), "it is pending");
             Ok(())
         },

@@ -1,31 +1,74 @@
 #!/usr/bin/env bash
-# Builds etcd, kube-apiserver, kube-controller-manager and kubectl from the Go modules beside this script into a cache
-# outside the tree, once, and prints the directory they are in. What is there already is not built again.
-#   build.sh [PROGRAM...]     all four, or only the named ones
+# Builds what tests, demo and `make cluster` run beside our own program, from the Go modules beside this script, once, into a
+# cache outside the tree, and prints the directories that the programs are in, with : between them. What is there already is
+# not built again.
+#   build.sh                  the control plane: etcd, kube-apiserver, kube-controller-manager, kubectl
+#   build.sh node             that and a real node (needs root, Linux, and Debian's packages, which it installs if they are missing)
+#   build.sh image            what an image is built with (the same about root)
+#   build.sh PROGRAM...       only these, such as helm, helm3, helm-docs
+#   build.sh --is-there ...   builds and installs nothing, and fails if something is missing
 # DEPLOYER_GUARD_CACHE moves the cache (default: ${XDG_CACHE_HOME:-~/.cache}/deployer-guard).
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${DEPLOYER_GUARD_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/deployer-guard}
 go_needed=1.26
 
-kube=$(sed -n 's/^\tk8s.io\/kubernetes \(v[0-9.]*\).*/\1/p' "$here/kube/go.mod")
-etcd=$(sed -n 's/^\tgo.etcd.io\/etcd\/server\/v3 \(v[0-9.]*\).*/\1/p' "$here/etcd/go.mod")
+control=(etcd kube-apiserver kube-controller-manager kubectl)
+node=(kube-scheduler kubelet kube-proxy helm helm3 reach pause.tar deployer.tar)
+# The command that shows that a package is there, and Debian's name of the package.
+runtime=(containerd:containerd runc:runc nft:nftables iptables:iptables conntrack:conntrack ip:iproute2
+  /usr/lib/cni/bridge:containernetworking-plugins)
+imaging=(buildah:buildah)
+
+# The version of a module that MODULE/go.mod requires.
+version_of() { sed -n "s|^\(require \)\?\t\?$2 \(v[0-9.]*\).*|\2|p" "$here/$1/go.mod"; }
+kube=$(version_of kube k8s.io/kubernetes)
+etcd=$(version_of etcd go.etcd.io/etcd/server/v3)
 IFS=. read -r major minor _ <<<"${kube#v}"
 # Without these a server calls itself v0.0.0.
 version=k8s.io/component-base/version
 ldflags="-s -w -X $version.gitVersion=$kube -X $version.gitMajor=$major -X $version.gitMinor=$minor"
 flags=(-buildvcs=false -trimpath "-ldflags=$ldflags")
 
-# Other versions or flags are other programs, in a directory of their own.
-key=$({ printf '%s\n' "${flags[@]}" "$(uname -m)"; cat "$here"/{etcd,kube}/go.{mod,sum}; } | sha256sum | cut -c1-12)
-bin=$cache/bin/$key
+key() { { printf '%s\n' "$@" "$(uname -m)"; cat; } | sha256sum | cut -c1-12; }
+# Other versions or flags are other programs, in a directory of their own. Naming one more program of a module as its tool
+# changes none of the others.
+bin=$cache/bin/$(cat "$here"/{etcd,kube}/go.{mod,sum} | grep -vE '^	k8s.io/kubernetes/cmd/(kubelet|kube-proxy|kube-scheduler)$' | key "${flags[@]}")
+
+# The directory that a program is in.
+home() {
+  case $1 in
+    helm | helm3 | helm-docs) printf '%s\n' "$cache/bin/$1-$(cat "$here/$1"/go.{mod,sum} | key)" ;;
+    reach | pause.tar | deployer.tar) printf '%s\n' "$cache/bin/images-$(cat "$here"/images/{go.mod,Containerfile,*/*.go} | key)" ;;
+    *) printf '%s\n' "$bin" ;;
+  esac
+}
 
 say() { printf '%s\n' "$*" >&2; }
 fail() { say "$@"; exit 1; }
 
+debian() { [ -e /etc/debian_version ] && command -v apt-get >/dev/null; }
+
+# Installs those of the packages whose command is not there, or says which they are.
+install_missing() { # WHAT COMMAND:PACKAGE...
+  local what=$1 pair missing=()
+  shift
+  for pair; do
+    [ -x "${pair%%:*}" ] || PATH=$PATH:/usr/sbin:/sbin command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  [ -z "$only_ask" ] || exit 1
+  debian && [ "$(id -u)" = 0 ] ||
+    fail "$what needs what Debian packages as: ${missing[*]}. Install them (as root on Debian: apt-get install --no-install-recommends ${missing[*]})."
+  say "installing ${missing[*]}"
+  apt-get update -qq >&2
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2 ||
+    fail "$what needs ${missing[*]}, and apt-get could not install them; its own words are above."
+}
+
 go_ready() {
   local remedy="Install Go $go_needed or later from https://go.dev/dl/ and put its bin directory into PATH" found
-  if [ -e /etc/debian_version ] && command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+  if debian && [ "$(id -u)" = 0 ]; then
     remedy+="; on Debian: apt-get update && apt-get install -y golang-go, if apt-cache policy golang-go offers $go_needed or later"
   fi
   command -v go >/dev/null || fail "The control plane is built with Go, and there is no go in PATH. $remedy."
@@ -36,39 +79,79 @@ go_ready() {
     fail "The control plane needs Go $go_needed, and go in PATH is $found. $remedy."
 }
 
-build() { # MODULE PACKAGE PROGRAM VERSION EXPECTED
-  local temp=$bin/.$3.$$ began=$SECONDS
+build() { # MODULE PACKAGE PROGRAM VERSION EXPECTED [FLAG...]
+  local dir temp began=$SECONDS
+  dir=$(home "$3") temp=$dir/.$3.$$
   say "building $3 $4 (once; about $5 on two cores with nothing cached)"
-  if ! (cd "$here/$1" && GOFLAGS='' go build "${flags[@]}" -o "$temp" "$2"); then
+  if ! (cd "$here/$1" && GOFLAGS='' go build "${@:6}" -o "$temp" "$2"); then
     rm -f "$temp"
     fail "building $3 failed; go's own words are above. Without a network, set GOPROXY or fill Go's module cache first."
   fi
-  mv "$temp" "$bin/$3"
+  mv "$temp" "$dir/$3"
   say "built $3 in $((SECONDS - began)) s"
 }
 
+helm() { # PROGRAM PACKAGE MODULE LDFLAG...
+  local version
+  version=$(version_of "$1" "$3")
+  build "$1" "$2" "$1" "$version" "2 min" -buildvcs=false -trimpath "-ldflags=-s -w ${4:+-X $4=$version}"
+}
+
+# An image of one of our own small programs, for containerd.
+image() { # NAME
+  local dir temp
+  dir=$(home "$1.tar") temp=$(mktemp -d)
+  if ! (cd "$here/images" && CGO_ENABLED=0 GOFLAGS='' go build -buildvcs=false -trimpath '-ldflags=-s -w' -o "$temp/program" "./$1") ||
+    ! "$here/../../scripts/pack" "$here/images/Containerfile" "$temp" "localhost/$1:test" "$dir/$1.tar" >/dev/null; then
+    rm -rf "$temp"
+    fail "building the image $1 failed."
+  fi
+  rm -rf "$temp"
+}
+
 one() { # PROGRAM
-  [ ! -x "$bin/$1" ] || return 0
+  [ ! -e "$(home "$1")/$1" ] || return 0
   case $1 in
-    etcd) build etcd go.etcd.io/etcd/server/v3 etcd "$etcd" "26 s" ;;
-    kube-apiserver) build kube k8s.io/kubernetes/cmd/kube-apiserver "$1" "$kube" "3 min 15 s" ;;
-    kube-controller-manager) build kube k8s.io/kubernetes/cmd/kube-controller-manager "$1" "$kube" "1 min" ;;
-    kubectl) build kube k8s.io/kubernetes/cmd/kubectl "$1" "$kube" "20 s" ;;
-    *) fail "$1 is none of etcd, kube-apiserver, kube-controller-manager, kubectl" ;;
+    etcd) build etcd go.etcd.io/etcd/server/v3 etcd "$etcd" "26 s" "${flags[@]}" ;;
+    kube-apiserver) build kube k8s.io/kubernetes/cmd/kube-apiserver "$1" "$kube" "3 min 15 s" "${flags[@]}" ;;
+    kube-controller-manager) build kube k8s.io/kubernetes/cmd/kube-controller-manager "$1" "$kube" "1 min" "${flags[@]}" ;;
+    kubectl) build kube k8s.io/kubernetes/cmd/kubectl "$1" "$kube" "20 s" "${flags[@]}" ;;
+    kubelet) build kube k8s.io/kubernetes/cmd/kubelet "$1" "$kube" "1 min" "${flags[@]}" ;;
+    kube-scheduler | kube-proxy) build kube "k8s.io/kubernetes/cmd/$1" "$1" "$kube" "20 s" "${flags[@]}" ;;
+    helm) helm helm helm.sh/helm/v4/cmd/helm helm.sh/helm/v4 helm.sh/helm/v4/internal/version.version ;;
+    helm3) helm helm3 helm.sh/helm/v3/cmd/helm helm.sh/helm/v3 helm.sh/helm/v3/internal/version.version ;;
+    helm-docs) helm helm-docs github.com/norwoodj/helm-docs/cmd/helm-docs github.com/norwoodj/helm-docs main.version ;;
+    reach) CGO_ENABLED=0 build images ./reach reach "of ours" "5 s" -buildvcs=false -trimpath "-ldflags=-s -w" ;;
+    pause.tar | deployer.tar) image "${1%.tar}" ;;
+    *) fail "$1 is none of node, image, ${control[*]}, ${node[*]}, helm-docs" ;;
   esac
 }
 
-[ $# -gt 0 ] || set -- etcd kube-apiserver kube-controller-manager kubectl
+only_ask=''
+[ "${1:-}" != --is-there ] || { only_ask=1; shift; }
+case ${1:-} in
+  '') set -- "${control[@]}" ;;
+  node)
+    install_missing "A real node" "${runtime[@]}" "${imaging[@]}"
+    set -- "${control[@]}" "${node[@]}" ;;
+  image)
+    install_missing "An image" "${imaging[@]}"
+    exit ;;
+esac
 missing=()
-for program; do [ -x "$bin/$program" ] || missing+=("$program"); done
+for program; do [ -e "$(home "$program")/$program" ] || missing+=("$program"); done
+if [ -n "$only_ask" ]; then exit $((${#missing[@]} > 0)); fi
 if [ ${#missing[@]} -gt 0 ]; then
   go_ready
   mkdir -p "$bin"
   exec 9>"$bin/.lock"
-  flock -n 9 || { say "another build of the control plane is running; waiting for it"; flock 9; }
-  trap 'rm -f "$bin"/.*.$$' EXIT
+  flock -n 9 || { say "another build of these programs is running; waiting for it"; flock 9; }
+  trap 'rm -f "$cache"/bin/*/.*.$$' EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM
-  for program in "${missing[@]}"; do one "$program"; done
+  for program in "${missing[@]}"; do
+    mkdir -p "$(home "$program")"
+    one "$program"
+  done
 fi
-printf '%s\n' "$bin"
+for program; do home "$program"; done | awk '!seen[$0]++' | paste -sd :

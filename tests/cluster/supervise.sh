@@ -2,11 +2,13 @@
 # Runs the programs of one control plane (or one webhook) and ends all of them, and removes their directory, as soon as
 # its own standard input ends: that is when whoever started it is gone, in whatever way.
 #   setsid supervise.sh DIR GRACE     DIR must not exist yet; GRACE: tenths of a second between TERM and KILL, 0 for KILL at once
+#   supervise.sh DIR node             as process 1 of a node (node.sh), with whose end the kernel ends all the others; DIR stays
 # Commands are lines on standard input, each answered by one line:
 #   start NAME           runs the words (NUL after each) in DIR/NAME.cmd; output to DIR/NAME.out and DIR/NAME.log   ok PID
 #   signal NAME SIGNAL   ok | gone
 #   status NAME          running PID | ended CODE | unknown
 #   keep                 lets the programs outlive the starter, until this process gets TERM (down.sh)   ok
+#   reboot               of a node: everything ends at once, and the next line is that of the supervisor of the new one
 # A program gets KILL when this process dies (setpriv --pdeathsig), so that even KILL on this process leaves none behind.
 set -u
 dir=$1 grace=$2 keep=
@@ -36,6 +38,7 @@ reap() {
 
 finish() {
   local name tick
+  [ "$grace" != node ] || exit 0
   trap '' TERM INT HUP
   if [ "$grace" -gt 0 ]; then
     for name in "${!pids[@]}"; do alive "$name" && kill -s TERM "${pids[$name]}" && kill -s CONT "${pids[$name]}"; done
@@ -50,12 +53,12 @@ finish() {
   exit 0
 }
 
-mkdir -m 700 -- "$dir" || exit 1
+[ "$grace" = node ] || mkdir -m 700 -- "$dir" || exit 1
 trap finish TERM
 trap '' INT HUP
 # The starter may be gone before it is answered. A handler, unlike '', is not handed on to the programs.
 trap : PIPE
-echo $$ >"$dir/supervisor.pid"
+[ "$grace" = node ] || echo $$ >"$dir/supervisor.pid"
 # The shell would report each program that gets KILL, among the lines of the tests.
 exec 2>/dev/null
 echo ok
@@ -79,6 +82,8 @@ while read -r verb name argument; do
     keep)
       # Nothing of the starter stays open: a pipe it writes to would seem to go on.
       keep=1; echo ok; exec </dev/null >/dev/null 2>&1 ;;
+    reboot)
+      if [ "$grace" = node ]; then : >"$dir/again"; exit 0; else echo "unknown command $verb"; fi ;;
     *) echo "unknown command $verb" ;;
   esac
 done

@@ -7,8 +7,8 @@ use rustls::pki_types::CertificateDer;
 use tokio::time::Instant;
 
 use super::authority::{Life, Made, authority, serving};
-use super::held::{BUNDLE, CERTIFICATE, Data, Held, KEY, NEXT_CA_KEY, OURS, vouch};
-use super::plan::{PATIENCE, Step, Terms, Why, plan};
+use super::held::{BUNDLE, CA_KEY, CERTIFICATE, Data, Held, KEY, NEXT_CA_KEY, OURS, vouch};
+use super::plan::{Leaf, PATIENCE, Step, Terms, Trust, Why, plan};
 use super::watch::TrustWatch;
 use crate::guard::configuration::ca_bundle::{BundleSource, CaBundle, LINGER, pem};
 use crate::telemetry::metrics::GuardMetrics;
@@ -360,6 +360,46 @@ fn exchange(order: Order, stuck: bool) -> Result<(), String> {
         assert!(served.flatten().all(|pair| &pair.chain()[0] == leaf), "{order:?}");
     }
     Ok(())
+}
+
+#[test]
+fn a_certificate_for_other_names_is_of_no_use_and_the_next_one_has_the_right_ones() {
+    let mut world = World::new();
+    pass(&mut world, 30).unwrap();
+    let authority = world.secret.get(CA_KEY).cloned();
+    let names = [
+        NAME.to_owned(),
+        "other.deployer-guard.svc".to_owned(),
+        "127.0.0.1".to_owned(),
+    ];
+    let held = Held::read(&world.secret, &names, world.now);
+    let facts = held.facts(|_| Trust::Fresh, false);
+    assert!(
+        !held.is_good(world.now) && matches!(&facts.leaf, Leaf::Bad(why) if why.contains("other.deployer-guard.svc"))
+    );
+    world.names = names.to_vec();
+    pass(&mut world, 30).unwrap();
+    assert!(Held::read(&world.secret, &names, world.now).is_good(world.now));
+    assert_eq!(world.secret.get(CA_KEY).cloned(), authority, "the authority stays");
+}
+
+#[test]
+fn a_secret_that_was_filled_by_hand_is_tidied_and_what_is_not_ours_stays() {
+    let mut world = World::new();
+    pass(&mut world, 30).unwrap();
+    let leaf = world.secret[CERTIFICATE].clone();
+    world.secret.insert("note".into(), b"mine".to_vec());
+    world.secret.get_mut(BUNDLE).unwrap().extend_from_slice(&leaf);
+    world.guard();
+    assert_eq!(
+        certificates(&world.secret[BUNDLE]).unwrap().len(),
+        1,
+        "a leaf is no authority"
+    );
+    assert_eq!(
+        (&world.secret["note"][..], &world.secret[CERTIFICATE]),
+        (&b"mine"[..], &leaf)
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A real control plane for deployer-guard's tests, demo and benchmarks.
 //!
 //! [`ControlPlane`] starts etcd, one or more kube-apiservers on it and, on request, kube-controller-manager, built from
-//! their Go modules by `build.sh` on first use. [`WebhookProcess`] runs a webhook binary, [`Balancer`] stands before
+//! their Go modules by `build.sh` on first use. [`Node`] is a cluster that runs pods. [`WebhookProcess`] runs a webhook binary, [`Balancer`] stands before
 //! several of them as a Service would, [`GuardProcess`] runs a guard, [`ApiProxy`] shows it an old world, [`Pki`] makes their certificates, [`StoreWatch`] is the witness that never two
 //! pods were active for one key, and [`objects`] has the small things that every test does.
 //!
@@ -13,7 +13,8 @@
 //!   program concerned.
 //!
 //! # Needs
-//! Linux, bash, util-linux (`setsid`, `setpriv`, `flock`) and, for the first build, Go. No root, no network once built.
+//! Linux, bash, util-linux (`setsid`, `setpriv`, `flock`) and, for the first build, Go. No root, no network once built; a [`Node`]
+//! needs root, and says so.
 
 mod active;
 mod api_proxy;
@@ -21,9 +22,11 @@ mod balancer;
 mod builder;
 mod churn;
 mod commands;
+mod enforced;
 mod guard;
 mod http_get;
 mod kubeconfig;
+mod node;
 pub mod objects;
 pub mod openshift;
 mod pki;
@@ -31,8 +34,10 @@ mod plane;
 mod ports;
 mod process;
 mod programs;
+mod release;
 mod stage;
 mod store_watch;
+mod stream;
 mod supervisor;
 mod wait;
 mod webhook;
@@ -44,11 +49,14 @@ pub use builder::ControlPlaneBuilder;
 pub use churn::Churn;
 pub use guard::GuardProcess;
 pub use http_get::http_get;
+pub use node::{Daemon, Helm, Node};
 pub use pki::{Issued, Pki};
 pub use plane::{ControlPlane, LeftRunning, Program};
 pub use ports::free_ports;
 pub use process::{Process, State};
+pub use release::{Release, chart};
 pub use stage::{NAMESPACE, Replica, SECRET, Stage, StageBuilder};
 pub use store_watch::StoreWatch;
+pub use stream::{Flow, Stream};
 pub use wait::until;
 pub use webhook::{WebhookBuilder, WebhookProcess};

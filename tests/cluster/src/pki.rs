@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    KeyUsagePurpose,
+    KeyUsagePurpose, date_time_ymd,
 };
 
 /// A certificate authority, made in process.
@@ -65,13 +65,40 @@ impl Pki {
     /// # Errors
     /// If a name is not one that a certificate can hold.
     pub fn serving(&self, names: &[&str]) -> anyhow::Result<Issued> {
+        self.serving_until(names, 4096)
+    }
+
+    /// The same, valid until the first day of a year.
+    ///
+    /// # Errors
+    /// If a name is not one that a certificate can hold.
+    pub fn serving_until(&self, names: &[&str], year: i32) -> anyhow::Result<Issued> {
         let key = KeyPair::generate()?;
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
         let mut params = CertificateParams::new(names.clone()).with_context(|| format!("names {names:?}"))?;
         if let Some(first) = names.first() {
             params.distinguished_name.push(DnType::CommonName, first.clone());
         }
+        params.not_after = date_time_ymd(year, 1, 1);
         params.extended_key_usages = vec![self.usage.clone()];
+        params.use_authority_key_identifier_extension = true;
+        let certificate = params.signed_by(&key, &self.issuer)?;
+        Ok(Issued {
+            certificate: certificate.pem(),
+            key: key.serialize_pem(),
+        })
+    }
+
+    /// Makes a client's certificate: the user and the group that an API server takes it for.
+    ///
+    /// # Errors
+    /// If a name is not one that a certificate can hold.
+    pub fn client_certificate(&self, user: &str, group: &str) -> anyhow::Result<Issued> {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, user);
+        params.distinguished_name.push(DnType::OrganizationName, group);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         params.use_authority_key_identifier_extension = true;
         let certificate = params.signed_by(&key, &self.issuer)?;
         Ok(Issued {

@@ -107,6 +107,11 @@ impl Process {
         self.supervisor.start_program(&self.name, &self.words)
     }
 
+    /// Starts it again under a supervisor that knows nothing of it any more.
+    pub(crate) fn start_again(&self) -> anyhow::Result<()> {
+        self.supervisor.start_program(&self.name, &self.words)
+    }
+
     /// Waits until it has ended; its exit code, as in [`State::Ended`].
     ///
     /// # Errors

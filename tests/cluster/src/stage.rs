@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
-use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
-use kube::core::GroupVersionKind;
-use kube::{Client, ResourceExt};
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
@@ -19,6 +18,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::balancer::Balancer;
 use crate::builder::ControlPlaneBuilder;
+use crate::enforced::{policies, wait_enforced};
 use crate::guard::GuardProcess;
 use crate::objects::{apply_file, apply_yaml, create_pod_with};
 use crate::pki::Pki;
@@ -298,22 +298,8 @@ impl Stage {
     /// # Errors
     /// If it does not within 30 s: with the status.
     pub async fn wait_enforced(&self, policy: &str) -> anyhow::Result<()> {
-        let what = format!("DeployerPolicy {policy} to be in force");
-        let enforced = until(&what, LIMIT, async || {
-            let policy = policies(&self.plane.client(0)).get(policy).await?;
-            let conditions = policy.data["status"]["conditions"]
-                .as_array()
-                .cloned()
-                .unwrap_or_default();
-            let enforced = conditions.iter().any(|condition| {
-                condition["type"] == "Enforced"
-                    && condition["status"] == "True"
-                    && condition["observedGeneration"] == json!(policy.metadata.generation)
-            });
-            ensure!(enforced, "its conditions are {conditions:?}");
-            Ok(())
-        });
-        enforced.await.map_err(|error| match self.guards.first() {
+        let enforced = wait_enforced(&self.plane.client(0), policy, LIMIT).await;
+        enforced.map_err(|error| match self.guards.first() {
             Some(guard) => guard.blame(error),
             None => error,
         })
@@ -533,13 +519,6 @@ impl Stage {
         }
         Ok(decisions)
     }
-}
-
-fn policies(client: &Client) -> Api<DynamicObject> {
-    let gvk = GroupVersionKind::gvk("deployer-guard.io", "v1alpha1", "DeployerPolicy");
-    let mut resource = ApiResource::from_gvk(&gvk);
-    resource.plural = "deployerpolicies".into();
-    Api::all_with(client.clone(), &resource)
 }
 
 /// Runs the program with this on its standard input, and gives what it printed.

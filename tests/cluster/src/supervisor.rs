@@ -29,10 +29,25 @@ struct Link {
     answers: BufReader<ChildStdout>,
 }
 
+impl Link {
+    /// The next line; empty when the supervisor is gone.
+    fn answer(&mut self) -> std::io::Result<String> {
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer)?;
+        Ok(answer.trim_end().to_owned())
+    }
+}
+
 impl Supervisor {
     /// Starts one; its directory's name begins with `deployer-guard-KIND`. `grace` is what its programs get between TERM
     /// and KILL at the end, in tenths of a second.
     pub(crate) fn start(kind: &str, grace: u32) -> anyhow::Result<Self> {
+        let script = Path::new(HOME).join("supervise.sh").display().to_string();
+        Self::start_by(kind, |directory| vec![script, directory, grace.to_string()])
+    }
+
+    /// Starts one by a command of its own, made of the name of the directory.
+    pub(crate) fn start_by(kind: &str, command: impl FnOnce(String) -> Vec<String>) -> anyhow::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let temp = env::temp_dir();
         let temp = fs::canonicalize(&temp).with_context(|| format!("looking up {}", temp.display()))?;
@@ -44,30 +59,26 @@ impl Supervisor {
         ));
         // A session of its own: Ctrl-C in the terminal and the loss of it reach the owner alone.
         let mut child = Command::new("setsid")
-            .arg(Path::new(HOME).join("supervise.sh"))
-            .arg(&directory)
-            .arg(grace.to_string())
+            .args(command(directory.display().to_string()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .context("starting supervise.sh by setsid (util-linux)")?;
+            .context("starting the supervisor by setsid (util-linux)")?;
         let commands = child.stdin.take().context("the pipe to the supervisor")?;
-        let mut answers = BufReader::new(child.stdout.take().context("the pipe from the supervisor")?);
-        let mut hello = String::new();
-        answers
-            .read_line(&mut hello)
-            .context("reading the supervisor's first line")?;
-        if hello.trim_end() != "ok" {
-            bail!("supervise.sh could not make {}", directory.display());
-        }
-        Ok(Self {
+        let answers = BufReader::new(child.stdout.take().context("the pipe from the supervisor")?);
+        let supervisor = Self {
             directory,
             link: Mutex::new(Some(Link {
                 child,
                 commands,
                 answers,
             })),
-        })
+        };
+        let hello = supervisor.talk(Link::answer)?;
+        if hello != "ok" {
+            bail!("{} could not be made", supervisor.directory.display());
+        }
+        Ok(supervisor)
     }
 
     /// Where the programs' files are.
@@ -85,18 +96,24 @@ impl Supervisor {
 
     /// Sends one command, returns its answer.
     pub(crate) fn ask(&self, command: &str) -> anyhow::Result<String> {
+        let answer = self.talk(|link| {
+            writeln!(link.commands, "{command}")?;
+            link.answer()
+        });
+        let answer =
+            answer.with_context(|| format!("asking the supervisor of {}: {command}", self.directory.display()))?;
+        if answer.is_empty() {
+            return Err(anyhow!("the supervisor of {} is gone", self.directory.display()));
+        }
+        Ok(answer)
+    }
+
+    fn talk(&self, exchange: impl FnOnce(&mut Link) -> std::io::Result<String>) -> anyhow::Result<String> {
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         let link = link
             .as_mut()
             .with_context(|| format!("{} has ended already", self.directory.display()))?;
-        let mut answer = String::new();
-        writeln!(link.commands, "{command}")
-            .and_then(|()| link.answers.read_line(&mut answer))
-            .with_context(|| format!("asking the supervisor of {}: {command}", self.directory.display()))?;
-        if answer.is_empty() {
-            return Err(anyhow!("the supervisor of {} is gone", self.directory.display()));
-        }
-        Ok(answer.trim_end().to_owned())
+        Ok(exchange(link)?)
     }
 
     /// Lets the programs outlive this process; `down.sh` ends them.

@@ -1,0 +1,112 @@
+//! What the release's `ServiceAccount` may do, and what it did in all of these tests.
+
+use std::collections::BTreeSet;
+
+use anyhow::ensure;
+use deployer_guard_testkit::NAMESPACE;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject};
+use kube::ResourceExt;
+use kube::api::{Api, ListParams};
+use serde_json::Value;
+
+use crate::site::{Site, text};
+
+/// What is granted and was not used here, and why that is right.
+const UNUSED: [(&str, &str, &str, &str); 0] = [];
+
+/// API group, resource, verb.
+type Right = (String, String, String);
+
+/// No request of ours was forbidden, and where all of these tests were run, each right was used.
+pub(crate) async fn used(site: &Site, whole: bool) -> anyhow::Result<()> {
+    site.usual().await?;
+    let account = format!("system:serviceaccount:{NAMESPACE}:");
+    let events = site.node.audit_events()?;
+    let ours: Vec<&Value> = events
+        .iter()
+        .filter(|event| text(event, "/user/username").starts_with(&account))
+        .collect();
+    let forbidden: Vec<String> = ours
+        .iter()
+        .filter(|event| text(event, "/annotations/authorization.k8s.io~1decision") == "forbid")
+        .map(|event| format!("{} {}", text(event, "/user/username"), text(event, "/requestURI")))
+        .collect();
+    println!(
+        "  {} requests of ours, {} of them forbidden",
+        ours.len(),
+        forbidden.len()
+    );
+    ensure!(forbidden.is_empty(), "forbidden: {forbidden:?}");
+    ensure!(!ours.is_empty(), "no request of ours is in the audit log");
+    if !whole {
+        println!("  not looked for: rights that nothing used, since some of these tests were not run");
+        return Ok(());
+    }
+    let used: BTreeSet<Right> = ours.iter().map(|event| right(event)).collect();
+    let mut unused: Vec<Right> = granted(site).await?.difference(&used).cloned().collect();
+    unused.retain(|(group, resource, verb)| {
+        !UNUSED
+            .iter()
+            .any(|(g, r, v, _why)| (*g, *r, *v) == (group.as_str(), resource.as_str(), verb.as_str()))
+    });
+    ensure!(unused.is_empty(), "granted and not used: {unused:?}");
+    Ok(())
+}
+
+fn right(event: &Value) -> Right {
+    let of = |field: &str| text(event, &format!("/objectRef/{field}")).to_owned();
+    let resource = match of("subresource") {
+        subresource if subresource.is_empty() => of("resource"),
+        subresource => format!("{}/{subresource}", of("resource")),
+    };
+    (of("apiGroup"), resource, text(event, "/verb").to_owned())
+}
+
+/// What the roles say that are bound to the account under which webhook and guard run.
+async fn granted(site: &Site) -> anyhow::Result<BTreeSet<Right>> {
+    let all = ListParams::default();
+    let mut rights = BTreeSet::new();
+    let cluster_roles: Api<ClusterRole> = Api::all(site.client());
+    for binding in Api::<ClusterRoleBinding>::all(site.client()).list(&all).await? {
+        if is_ours(binding.subjects.as_deref()) {
+            add(&mut rights, cluster_roles.get(&binding.role_ref.name).await?.rules);
+        }
+    }
+    for binding in Api::<RoleBinding>::all(site.client()).list(&all).await? {
+        if is_ours(binding.subjects.as_deref()) {
+            let RoleRef { kind, name, .. } = &binding.role_ref;
+            let namespace = binding.namespace().unwrap_or_default();
+            let rules = match kind.as_str() {
+                "Role" => {
+                    Api::<Role>::namespaced(site.client(), &namespace)
+                        .get(name)
+                        .await?
+                        .rules
+                }
+                _ => cluster_roles.get(name).await?.rules,
+            };
+            add(&mut rights, rules);
+        }
+    }
+    ensure!(!rights.is_empty(), "nothing is granted");
+    Ok(rights)
+}
+
+fn is_ours(subjects: Option<&[Subject]>) -> bool {
+    let ours = |subject: &Subject| {
+        subject.kind == "ServiceAccount" && subject.name == NAMESPACE && subject.namespace.as_deref() == Some(NAMESPACE)
+    };
+    subjects.unwrap_or_default().iter().any(ours)
+}
+
+fn add(rights: &mut BTreeSet<Right>, rules: Option<Vec<PolicyRule>>) {
+    for rule in rules.unwrap_or_default() {
+        for group in rule.api_groups.iter().flatten() {
+            for resource in rule.resources.iter().flatten() {
+                for verb in &rule.verbs {
+                    rights.insert((group.clone(), resource.clone(), verb.clone()));
+                }
+            }
+        }
+    }
+}
