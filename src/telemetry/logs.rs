@@ -9,7 +9,7 @@ use tracing_subscriber::{Registry, fmt, layer::SubscriberExt as _, util::Subscri
 /// How much is logged and in which form, on the command line.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LogArgs {
-    /// What is logged: a level, or a filter as in `RUST_LOG`; a level alone is that of every library too, but for kube_client::client,
+    /// What is logged: a level, or a filter as in `RUST_LOG`; a level alone is that of every library too, but for `kube_client::client`,
     /// which logs whole answers of the API server, Secrets among them: errors alone, unless the filter names it
     #[arg(
         long,

@@ -5,6 +5,7 @@
 
 pub mod authority;
 pub mod held;
+mod memory;
 pub mod plan;
 pub mod watch;
 
@@ -22,6 +23,7 @@ use tokio::sync::watch as signal;
 use tokio::time::{Instant, sleep};
 
 use self::held::{BUNDLE, Data, Held, OURS, vouch};
+use self::memory::Memory;
 use self::plan::{Step, Terms, Trust, plan};
 use self::watch::TrustWatch;
 use super::board::Leads;
@@ -38,12 +40,6 @@ use crate::tls::trust::certificates;
 pub const INTERVAL: Duration = Duration::from_secs(1);
 /// Steps of one round: a join and a promotion follow each other where nobody has to be waited for.
 const STEPS: usize = 4;
-/// A wall clock that ran otherwise than time by more than this, in seconds, was set, or this machine was suspended.
-const JUMP: i64 = 60;
-/// For how long nothing is written after that: a clock that was set wrong may be set right.
-const JUMPED: Duration = Duration::from_mins(5);
-/// The longest pause between writes that fail.
-const LONGEST_PAUSE: Duration = Duration::from_mins(2);
 /// How often in a row the Secret must be missing before it is made anew: who takes everything away takes our right away, too.
 const MISSING: u32 = 3;
 
@@ -84,54 +80,6 @@ pub struct Certificates {
     leads: Arc<dyn Leads>,
     events: Events,
     metrics: Arc<GuardMetrics>,
-}
-
-/// What is remembered from round to round. All of it is economy but for the good content, which is put back if it is lost.
-struct Memory {
-    good: Option<Secret>,
-    trust: TrustWatch,
-    missing: u32,
-    told: String,
-    clock: Option<(i64, Instant)>,
-    /// When the clock was last seen to jump.
-    jumped: Option<Instant>,
-    /// The pause after the last write that failed, and when it ends.
-    pause: Option<(Duration, Instant)>,
-}
-
-impl Memory {
-    fn new(delay: Duration) -> Self {
-        Self {
-            good: None,
-            trust: TrustWatch::new(delay),
-            missing: 0,
-            told: String::new(),
-            clock: None,
-            jumped: None,
-            pause: None,
-        }
-    }
-
-    /// Whether the wall clock has run like time since it was last asked, and for some minutes.
-    fn trusts_clock(&mut self, now: i64, at: Instant) -> bool {
-        if let Some((before, then)) = self.clock.replace((now, at)) {
-            let passed = i64::try_from(at.saturating_duration_since(then).as_secs()).unwrap_or(i64::MAX);
-            if (now - before - passed).abs() > JUMP {
-                self.jumped = Some(at);
-            }
-        }
-        self.jumped.is_none_or(|jumped| jumped + JUMPED <= at)
-    }
-
-    /// Nothing is written for a while, ever longer.
-    fn failed(&mut self, at: Instant) {
-        let pause = self.pause.map_or(INTERVAL, |(pause, _)| (pause * 2).min(LONGEST_PAUSE));
-        self.pause = Some((pause, at + pause));
-    }
-
-    fn pauses(&self, at: Instant) -> bool {
-        self.pause.is_some_and(|(_, until)| at < until)
-    }
 }
 
 /// Why a round came to nothing.
@@ -316,14 +264,7 @@ impl Certificates {
             );
             return Ok(false);
         }
-        if secret.as_ref().is_some_and(|secret| secret.immutable == Some(true)) {
-            self.tell(
-                memory,
-                "the Secret with the certificates is immutable: delete it, and it is made anew",
-            );
-            return Ok(false);
-        }
-        if !self.leads.leads() || memory.pauses(Instant::now()) {
+        if !self.may_write(memory, secret.as_ref()) {
             return Ok(false);
         }
         let written = self.write(secret, made).await;
@@ -332,8 +273,7 @@ impl Certificates {
                 self.metrics.certificates_written(Outcome::Done);
                 tracing::info!(reason, secret = self.settings.name, "{text}");
                 self.publish(&written, reason, text);
-                memory.told.clear();
-                memory.pause = None;
+                memory.wrote();
                 Ok(true)
             }
             Err(WriteError::Conflict) => {
@@ -346,6 +286,18 @@ impl Certificates {
                 Err(RoundError::Write(error))
             }
         }
+    }
+
+    /// Whether there is any use in a write just now.
+    fn may_write(&self, memory: &mut Memory, secret: Option<&Secret>) -> bool {
+        if secret.is_some_and(|secret| secret.immutable == Some(true)) {
+            self.tell(
+                memory,
+                "the Secret with the certificates is immutable: delete it, and it is made anew",
+            );
+            return false;
+        }
+        self.leads.leads() && !memory.pauses(Instant::now())
     }
 
     /// Writes the data into the Secret that was read, or makes one. It gets no labels and annotations of the one before: whoever applies

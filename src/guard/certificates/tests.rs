@@ -445,7 +445,7 @@ fn writes_that_fail_are_tried_again_ever_more_slowly() {
     assert!(!memory.pauses(at));
     for seconds in [1, 2, 4, 8, 16, 32, 64, 120, 120] {
         memory.failed(at);
-        assert!(memory.pauses(at + Duration::from_secs(seconds) - DELAY / 1000));
+        assert!(memory.pauses(at + Duration::from_millis(seconds * 1000 - 1)));
         assert!(!memory.pauses(at + Duration::from_secs(seconds)), "{seconds}");
     }
 }
