@@ -250,9 +250,10 @@ mod tests {
             (&["--certificate-lifetime", "5s"][..], "--certificate-lifetime"),
             (&["--certificate-lifetime", "9000h"], "--ca-lifetime"),
             (
-                &["--ca-lifetime", "20s", "--certificate-lifetime", "10s"],
-                "--trust-delay",
+                &["--ca-lifetime", "60s", "--certificate-lifetime", "60s"],
+                "--ca-lifetime 60s is too short for --trust-delay 10s: give 69s",
             ),
+            (&["--certificate-lifetime", "35s"], "give 36s"),
         ] {
             let refusal = options(&with(flags)).unwrap_err().to_string();
             assert!(refusal.contains(named), "{refusal}");
