@@ -22,6 +22,7 @@ test: tools lint ## Run all tests
 	@$(STAGE) "tests that need nothing, or a socket" $(CARGO) test --workspace --lib --bins --test drift --test model --test admission --test guard --test cli --test server
 	@$(STAGE) "tests of the control plane itself" $(CARGO) test --workspace --test balancer --test ending --test faults --test planes --test store_watch -- --test-threads=2
 	@$(STAGE) "tests on a control plane" $(CARGO) test --test plane --test plane_guard -- --test-threads=2
+	@$(STAGE) "tests of the chart (the first time some minutes, in which helm is built)" $(CARGO) test --test chart
 	@$(STAGE) "examples in the documentation" $(CARGO) test --quiet --workspace --doc
 	@$(STAGE) "the demo, on a control plane" $(MAKE) --no-print-directory demo DEMO=plane
 	@$(STAGE) "tests on a real node" $(MAKE) --no-print-directory test-node
@@ -56,8 +57,9 @@ fmt: rust ## Format the code
 	@$(CARGO) fmt --all
 
 .PHONY: manifests
-manifests: rust ## Write the CRD manifests anew from the types
+manifests: rust ## Write anew what is made from the types and from the chart
 	@UPDATE_MANIFESTS=1 $(CARGO) test --quiet --test drift
+	@UPDATE_MANIFESTS=1 $(CARGO) test --quiet --test chart -- agreement renders
 
 .PHONY: image
 image: rust ## Build the image that the chart installs, without a registry; as root; SBOM=1 lists what is in it, too

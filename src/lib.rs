@@ -1,6 +1,7 @@
 //! deployer-guard keeps two deployers from ever working on one application at once.
 
 pub mod api;
+mod aside;
 pub mod cli;
 pub mod cluster;
 pub mod domain;

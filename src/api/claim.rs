@@ -104,8 +104,7 @@ pub struct PolicyReference {
     /// The uid of the DeployerPolicy.
     pub uid: String,
 
-    /// The generation of the DeployerPolicy under which a deployer was last admitted. Under another one the pods of the
-    /// namespace are listed again: in the modes Warn and Audit deployers may have come in beside the holder.
+    /// The generation of the DeployerPolicy under which a deployer was last admitted. For people to read: no decision is made by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
 

@@ -2,6 +2,7 @@
 //!
 //! - [`store`]: what a decision needs of a cluster, as a trait, and the errors of reads and writes
 //! - [`upkeep`]: what only the guard needs: watches, lists that tell where to look, fenced deletes
+//! - [`request`]: the bound on each call of the guard
 //! - [`live`]: the real one, over `kube`; [`memory`]: one without an API server
 //! - [`events`]: Events about refusals
 //! - [`configurations`]: the one webhook configuration that is ours to fill; [`policy_statuses`]: what policies say of themselves

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::store::Failure;
+use super::store::{Failure, ReadError, WriteError};
 
 /// How long the API server may take for one request of the guard.
 pub const REQUEST: Duration = Duration::from_secs(10);
@@ -21,4 +21,22 @@ where
         Ok(result) => result.map_err(Failure::from),
         Err(_elapsed) => Err(Failure::TimedOut),
     }
+}
+
+/// The same for a read of a [`Store`](super::store::Store): one that takes too long has failed.
+///
+/// # Errors
+/// As the read, which names `what` if it takes too long.
+pub async fn read_within<T>(what: &str, read: impl Future<Output = Result<T, ReadError>>) -> Result<T, ReadError> {
+    let read = timeout(REQUEST, read).await;
+    read.unwrap_or_else(|_| Err(ReadError::timed_out(what)))
+}
+
+/// The same for a write: one that takes too long may have been done, and does no harm, since it stays conditional.
+///
+/// # Errors
+/// As the write.
+pub async fn write_within<T>(write: impl Future<Output = Result<T, WriteError>>) -> Result<T, WriteError> {
+    let written = timeout(REQUEST, write).await;
+    written.unwrap_or(Err(WriteError::Unknown(Failure::TimedOut)))
 }

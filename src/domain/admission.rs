@@ -46,7 +46,8 @@ pub struct Rules {
     pub reruns: Reruns,
     /// G3.
     pub older_generations: OlderGenerations,
-    /// Every deployer that came in before this version of the policy was in force has a claim, or was reported: no list is needed.
+    /// Every deployer that came in before this version of the policy was in force, and since, has a claim or was reported: no list is
+    /// needed.
     pub stock_taken: bool,
 }
 
@@ -85,7 +86,8 @@ pub struct Evidence<'a> {
     /// What GETs of pod names found that were sent side by side with that of the claim. Of a pod that was seen in the store once
     /// they tell where it was found and how it ended, which stays true; never that it is gone, since it may have come later.
     pub beside: &'a BTreeMap<String, Sighting>,
-    /// What a list found, wanted only where there is no claim, or none under this version of the policy. A list may make a verdict worse, never better.
+    /// What a list found, wanted wherever nobody took stock: a claim names nobody who came in while the webhook was bypassed, or who
+    /// was let in under another version of the policy. A list may make a verdict worse, never better.
     pub strangers: Option<&'a [Stranger]>,
     /// What the owner says.
     pub standpoint: Option<&'a Standpoint>,
@@ -208,12 +210,6 @@ fn settled_by_claim(candidate: &Candidate, claim: &DeployerClaimSpec) -> Option<
         .then_some(Ruling::Admitted)
 }
 
-/// Whether a deployer was admitted for the key under this very version of the policy. If not, there may be deployers that the
-/// claim does not name: while the policy was in mode Warn or Audit, or before it was made anew, refusals let them in.
-fn is_known_to(claim: &DeployerClaimSpec, rules: &Rules) -> bool {
-    (&claim.policy.uid, claim.policy.generation) == (&rules.policy.uid, rules.policy.generation)
-}
-
 impl Evidence<'_> {
     /// Where the pod of an entry stands, if what was read tells.
     fn standing(&self, claim: &DeployerClaimSpec, entry: &ClaimEntry) -> Option<Standing> {
@@ -261,7 +257,7 @@ impl View {
         view.judge_entries(claim, candidate, evidence)?;
         view.judge_others(claim, candidate, evidence)?;
         match evidence.strangers {
-            _ if rules.stock_taken || evidence.claim.is_some() && is_known_to(claim, rules) => {}
+            _ if rules.stock_taken => {}
             Some(strangers) => view.judge_strangers(strangers, candidate, evidence)?,
             None => view.missing.strangers = true,
         }

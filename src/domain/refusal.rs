@@ -267,6 +267,15 @@ pub enum Undecided {
         /// The claim's protocol.
         protocol: i32,
     },
+    /// The claim is stored with something that this version cannot read.
+    ClaimUnreadable {
+        /// The claim's namespace.
+        namespace: String,
+        /// The claim's name.
+        claim: String,
+        /// What cannot be read.
+        why: String,
+    },
     /// The policy that the call is about cannot be used.
     PolicyUnusable {
         /// The policy's errors.
@@ -287,6 +296,7 @@ impl Undecided {
             Self::ReadFailed { .. } => "ReadFailed",
             Self::WriteFailed { .. } => "WriteFailed",
             Self::NewerProtocol { .. } => "NewerProtocol",
+            Self::ClaimUnreadable { .. } => "ClaimUnreadable",
             Self::PolicyUnusable { .. } => "PolicyUnusable",
             Self::TooCostly => "ExpressionsTooCostly",
         }
@@ -302,6 +312,7 @@ impl fmt::Display for Undecided {
             Self::ReadFailed { what, why } => write!(f, "{what} could not be read live: {why}"),
             Self::WriteFailed { why } => write!(f, "the claim could not be written: {why}"),
             Self::NewerProtocol { protocol } => write!(f, "the claim has protocol {protocol}, which a newer version of deployer-guard wrote. Finish the upgrade"),
+            Self::ClaimUnreadable { namespace, claim, why } => write!(f, "the claim holds what this version of deployer-guard cannot read ({why}): a newer version or an editor wrote it. Finish the upgrade, or correct it: kubectl -n {namespace} edit deployerclaim {claim}"),
             Self::PolicyUnusable { why } => write!(f, "the policy cannot be used: {why}"),
             Self::TooCostly => f.write_str("the policy's CEL expressions are too costly on this pod to be evaluated in the time that the API server gives. Make them simpler: fewer macros within macros, and no comparison of whole objects"),
         }

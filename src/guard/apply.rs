@@ -1,23 +1,19 @@
 //! One action of a plan, carried out as one write with its precondition.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio::time::timeout;
 
 use super::lookout::Lookout;
 use super::spot::Spot;
 use crate::api::DeployerClaim;
 use crate::api::claim::WaitingOwner;
+use crate::cluster::request::write_within;
 use crate::cluster::store::{Failure, OwnerKind, WriteError};
 use crate::cluster::upkeep::{Fence, Upkeep, WOKEN_ANNOTATION};
 use crate::domain::leftovers::{Action, Change};
 use crate::observer::{Observer, Origin};
 use crate::statuses::Statuses;
-
-/// Longest time that one write may take. What is abandoned does no harm: it stays conditional.
-const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Carries out actions.
 pub(super) struct Hand<S> {
@@ -58,12 +54,12 @@ impl<S: Upkeep> Hand<S> {
                     uid: &pod.uid,
                     version: resource_version,
                 };
-                within(self.store.delete_pod(fence)).await
+                write_within(self.store.delete_pod(fence)).await
             }
             Action::Wake(owner) => self.wake(spot, owner).await,
             Action::Unlist(owner) => self.unlist(spot, read, owner).await,
             Action::RemoveClaim => match read {
-                Some(claim) => within(self.store.delete_claim(claim)).await,
+                Some(claim) => write_within(self.store.delete_claim(claim)).await,
                 None => Ok(()),
             },
         }
@@ -76,8 +72,8 @@ impl<S: Upkeep> Hand<S> {
         next: &crate::api::claim::DeployerClaimSpec,
     ) -> Result<(), WriteError> {
         let written = match read {
-            Some(read) => within(self.store.update_claim(read, next.clone())).await?,
-            None => within(self.store.create_claim(&spot.namespace, &spot.claim, next.clone())).await?,
+            Some(read) => write_within(self.store.update_claim(read, next.clone())).await?,
+            None => write_within(self.store.create_claim(&spot.namespace, &spot.claim, next.clone())).await?,
         };
         self.observer.saw(&written, Origin::Theirs);
         self.statuses.changed(&written);
@@ -97,7 +93,7 @@ impl<S: Upkeep> Hand<S> {
             (&owner.name, &owner.uid),
             (WOKEN_ANNOTATION, &now),
         );
-        match within(woken).await {
+        match write_within(woken).await {
             Ok(()) | Err(WriteError::Conflict | WriteError::Refused(Failure::Answered { code: 404 | 422, .. })) => {
                 self.lookout.facts().woke(spot, owner);
                 Ok(())
@@ -110,18 +106,11 @@ impl<S: Upkeep> Hand<S> {
         let Some(claim) = read else { return Ok(()) };
         let mut status = claim.status.clone().unwrap_or_default();
         status.waiting.retain(|other| other.uid != owner.uid);
-        let unlisted = within(self.store.update_claim_status(claim, status)).await;
+        let unlisted = write_within(self.store.update_claim_status(claim, status)).await;
         // Where the answer was lost it may be off the list: woken in vain does no harm, never woken does.
         if matches!(unlisted, Ok(()) | Err(WriteError::Unknown(_))) {
             self.lookout.facts().unlisted(spot, owner);
         }
         unlisted
     }
-}
-
-/// A write that takes too long may have been done.
-pub(super) async fn within<T>(write: impl Future<Output = Result<T, WriteError>>) -> Result<T, WriteError> {
-    timeout(CALL_TIMEOUT, write)
-        .await
-        .unwrap_or(Err(WriteError::Unknown(Failure::TimedOut)))
 }

@@ -1,8 +1,8 @@
 //! What is done from time to time: a change of leadership is noticed, counts are noted, unreadable deployers are told of, and the
 //! lists that find what watches missed are made.
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -43,8 +43,8 @@ pub(super) struct Duty<S> {
     pub(super) period: Duration,
     /// This guard leads from now on.
     pub(super) elected: Notify,
-    /// Uids of unreadable deployers that were told of.
-    pub(super) told: Mutex<HashSet<Box<str>>>,
+    /// Uids of unreadable deployers that were told of, by policy, as long as they are there.
+    pub(super) told: Mutex<HashMap<Arc<str>, HashSet<Box<str>>>>,
 }
 
 impl<S: Upkeep> Duty<S> {
@@ -64,7 +64,7 @@ impl<S: Upkeep> Duty<S> {
                 tracing::info!("this guard leads no more");
                 self.standing.clear();
                 self.stock.clear();
-                self.told.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                self.told().clear();
                 for watched in self.lookout.watched() {
                     self.metrics.reconciling().violations(&watched.version.name, 0);
                 }
@@ -80,7 +80,10 @@ impl<S: Upkeep> Duty<S> {
         loop {
             ticks.tick().await;
             let (sums, violations) = (self.lookout.sums(), self.standing.violations());
-            for watched in self.lookout.watched() {
+            let all = self.lookout.watched();
+            self.told()
+                .retain(|policy, _| all.iter().any(|watched| *watched.version.name == **policy));
+            for watched in all {
                 let name = watched.version.name.as_str();
                 let sums = sums.get(name).copied().unwrap_or_default();
                 let violations = violations.get(name).copied().unwrap_or_default();
@@ -105,24 +108,26 @@ impl<S: Upkeep> Duty<S> {
         }
     }
 
-    /// Such a deployer belongs to no key, so no examination meets it.
+    /// Such a deployer belongs to no key, so no examination meets it. Each is told of once, as long as it is there.
     fn tell_of_unreadable(&self, watched: &Watched, outside: &Outside) {
-        let unreadable: Vec<(Box<str>, Arc<str>, Finding)> = watched
-            .pods()
-            .unreadable()
-            .filter(|(_, view, _)| outside.is_told_of(&view.namespace))
-            .map(|(uid, view, why)| {
+        let mut there: HashSet<Box<str>> = HashSet::new();
+        let mut findings: Vec<(Box<str>, Arc<str>, Finding)> = Vec::new();
+        for (uid, view, why) in watched.pods().unreadable() {
+            there.insert(Box::from(uid));
+            if outside.is_told_of(&view.namespace) {
                 let finding = Finding::IdentityUnreadable {
                     pod: pod_reference(&view.name, uid),
                     why: why.to_owned(),
                 };
-                (Box::from(uid), Arc::clone(&view.namespace), finding)
-            })
-            .collect();
-        for (uid, namespace, finding) in unreadable {
-            if !self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(uid) {
-                continue;
+                findings.push((Box::from(uid), Arc::clone(&view.namespace), finding));
             }
+        }
+        let mut all = self.told();
+        let told = all.entry(watched.version.name.as_str().into()).or_default();
+        told.retain(|uid| there.contains(uid));
+        findings.retain(|(uid, ..)| told.insert(uid.clone()));
+        drop(all);
+        for (_, namespace, finding) in findings {
             let spot = Spot::new(&watched.version.name, &namespace, "");
             let about = About {
                 spot: &spot,
@@ -132,6 +137,10 @@ impl<S: Upkeep> Duty<S> {
             };
             self.records.found(&about, &finding);
         }
+    }
+
+    fn told(&self) -> MutexGuard<'_, HashMap<Arc<str>, HashSet<Box<str>>>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the lists, for ever: once a period, later by up to a tenth, so that guards do not go together, and never sooner; and when

@@ -9,12 +9,12 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::apply::{Hand, needs_leader, within as write_within};
+use super::apply::{Hand, needs_leader};
 use super::board::{Board, Leads, PolicyVersion};
 use super::condition;
 use super::lookout::Lookout;
 use super::queue::Examined;
-use super::reading::{Reader, Reading, within};
+use super::reading::{Reader, Reading};
 use super::records::{About, Done, Records, note_of_finding};
 use super::spot::Spot;
 use super::standing::Standing;
@@ -22,6 +22,7 @@ use super::stock::Stock;
 use crate::api::DeployerPolicy;
 use crate::api::claim::{Outcome, PolicyReference};
 use crate::api::policy::{Leftovers, Wake};
+use crate::cluster::request::{read_within, write_within};
 use crate::cluster::store::{ReadError, WriteError};
 use crate::cluster::upkeep::Upkeep;
 use crate::domain::leftovers::{Action, Change, Finding, Now, Plan, Terms, plan as plan_for};
@@ -130,7 +131,7 @@ impl<S: Upkeep> Examiner<S> {
             // The policy says itself what is wrong with it.
             return Ok(Round::Ended(Examined::AtRest));
         };
-        let reading = self.reader.read(spot, rules.policy.as_deref(), now.monotonic).await?;
+        let reading = self.reader.read(spot, rules.policy.as_ref(), now.monotonic).await?;
         let mut plan = plan_for(&reading.snapshot, &rules.terms, now);
         if is_recent && !plan.actions.is_empty() {
             let Some(stored) = self.rules(spot).await? else {
@@ -151,12 +152,12 @@ impl<S: Upkeep> Examiner<S> {
             claim: reading.claim.as_ref(),
         };
         self.take_findings(&about, &rules, &plan.findings);
-        if plan.actions.is_empty() {
-            return self.at_rest(&about, &rules, &reading, &plan, now, begun).await;
-        }
         if self.dry_run {
             self.would(&about, &plan.actions);
             return Ok(Round::Ended(self.rest(&rules, &reading, now)));
+        }
+        if plan.actions.is_empty() {
+            return self.at_rest(&about, &rules, &reading, &plan, now, begun).await;
         }
         if self.is_hasty(spot, &plan.actions) {
             return Ok(Round::Ended(Examined::Again(SOON)));
@@ -207,7 +208,7 @@ impl<S: Upkeep> Examiner<S> {
     }
 
     async fn read_rules(&self, spot: &Spot) -> Result<Option<Rules>, ReadError> {
-        let Some(stored) = within("the policy", self.store.policy(&spot.policy)).await? else {
+        let Some(stored) = read_within("the policy", self.store.policy(&spot.policy)).await? else {
             return Ok(Some(Rules::without_policy(spot)));
         };
         let Some(policy) = self.compiled(spot, &stored) else {
@@ -278,7 +279,6 @@ impl<S: Upkeep> Examiner<S> {
         begun: Instant,
     ) -> Result<Round, ReadError> {
         if let Some(claim) = &reading.claim
-            && !self.dry_run
             && !plan
                 .findings
                 .iter()
@@ -355,10 +355,8 @@ impl<S: Upkeep> Examiner<S> {
     }
 
     fn would(&self, about: &About<'_>, actions: &[Action]) {
-        for action in actions {
-            if self.standing.would_be_new(about.spot, action) {
-                self.records.acted(about, action, Done::Would);
-            }
+        for action in self.standing.would(about.spot, actions) {
+            self.records.acted(about, action, Done::Would);
         }
     }
 

@@ -13,10 +13,12 @@ use tokio_util::sync::CancellationToken;
 use super::board::PolicyVersion;
 use super::claims::{Claims, Sums};
 use super::facts::Facts;
-use super::pods::{Pods, activity_of};
+use super::pods::{Belongs, Pods, activity_of};
 use super::queue::Queue;
 use super::spot::Spot;
 use crate::api::DeployerClaim;
+use crate::aside::Aside;
+use crate::cluster::request::REQUEST;
 use crate::domain::policy::Policy;
 
 /// A policy whose pods are watched.
@@ -37,6 +39,8 @@ pub(super) struct Watched {
 #[derive(Debug)]
 pub(super) struct Lookout {
     pub(super) queue: Queue,
+    /// Where costly expressions are evaluated: no other policy waits for them.
+    pub(super) aside: Aside,
     origin: Instant,
     claims: Mutex<Claims>,
     facts: Mutex<Facts>,
@@ -79,6 +83,7 @@ impl Lookout {
     pub(super) fn new(queue: Queue) -> Self {
         Self {
             queue,
+            aside: Aside::new(),
             origin: Instant::now(),
             claims: Mutex::default(),
             facts: Mutex::default(),
@@ -109,17 +114,47 @@ impl Lookout {
     }
 
     /// A pod is in the store like this. Gives what is to be examined.
-    pub(super) fn pod_shown(&self, watched: &Watched, pod: &Value) -> Vec<Spot> {
+    pub(super) async fn pod_shown(&self, watched: &Watched, pod: &Value) -> Vec<Spot> {
         self.remember(pod);
-        watched.pods().show(&watched.policy, pod)
+        watched.pods().seen(uid_of(pod));
+        if !activity_of(pod).is_active() {
+            return self.pod_over(watched, pod).await;
+        }
+        let belongs = self.belongs(watched, pod).await;
+        watched.pods().show(pod, belongs)
     }
 
     /// A pod is gone, and this was its last state. Gives what is to be examined.
-    pub(super) fn pod_gone(&self, watched: &Watched, pod: &Value) -> Vec<Spot> {
+    pub(super) async fn pod_gone(&self, watched: &Watched, pod: &Value) -> Vec<Spot> {
         // How it ended counts, even if nobody saw it before.
         self.remember(pod);
         self.facts().gone(uid_of(pod), self.now());
-        watched.pods().gone(&watched.policy, pod)
+        self.pod_over(watched, pod).await
+    }
+
+    /// A pod is not active any more. Gives what is to be examined.
+    async fn pod_over(&self, watched: &Watched, pod: &Value) -> Vec<Spot> {
+        let before = watched.pods().lost(uid_of(pod));
+        if before.is_some() {
+            return before.into_iter().collect();
+        }
+        // One that was never shown active may be a holder all the same.
+        match self.belongs(watched, pod).await {
+            Belongs::To(spot) => vec![spot],
+            Belongs::Unreadable(_) | Belongs::Nowhere => Vec::new(),
+        }
+    }
+
+    /// What a pod is to a policy.
+    async fn belongs(&self, watched: &Watched, pod: &Value) -> Belongs {
+        let deadline = Instant::now() + REQUEST;
+        let asked = self
+            .aside
+            .ask(&watched.policy, (pod, None), deadline, |policy, pod, _| {
+                Belongs::of(policy, pod)
+            });
+        let unsaid = |_| Belongs::Unreadable("the policy's expressions were not evaluated in time".into());
+        asked.await.unwrap_or_else(unsaid)
     }
 
     /// A pod is gone, and nobody knows how it ended. Gives what is to be examined.

@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::lookout::Watched;
-use super::reading::within;
+use crate::cluster::request::read_within;
 use crate::cluster::store::ReadError;
 use crate::cluster::upkeep::Upkeep;
 use crate::cluster::webhook_configuration::never_matched;
@@ -94,7 +94,7 @@ impl<S: Upkeep> Namespaces<S> {
         if let Some(labels) = known {
             return Ok(labels);
         }
-        let labels = within("the namespace", self.store.namespace_labels(namespace)).await?;
+        let labels = read_within("the namespace", self.store.namespace_labels(namespace)).await?;
         let asked = (labels.clone(), Instant::now());
         let mut all = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(Arc::clone(namespace), asked);

@@ -74,16 +74,17 @@ impl Pods {
             .collect()
     }
 
-    /// The pod is in the store like this. Gives what is to be examined.
-    pub(super) fn show(&mut self, policy: &Policy, pod: &Value) -> Vec<Spot> {
-        let uid = text(pod, "/metadata/uid");
+    /// The pod is there, whatever it is.
+    pub(super) fn seen(&mut self, uid: &str) {
         if let Some(beginning) = &mut self.beginning {
             beginning.insert(uid.into());
         }
-        if !activity_of(pod).is_active() {
-            return self.gone(policy, pod);
-        }
-        let view = View::of(policy, pod);
+    }
+
+    /// The pod is in the store like this, and active. Gives what is to be examined.
+    pub(super) fn show(&mut self, pod: &Value, belongs: Belongs) -> Vec<Spot> {
+        let uid = text(pod, "/metadata/uid");
+        let view = View::of(pod, belongs);
         let before = self.active.insert(uid.into(), view.clone());
         if before.as_ref().is_some_and(|before| before.says_the_same(&view)) {
             return Vec::new();
@@ -92,14 +93,6 @@ impl Pods {
         let spots: BTreeSet<Spot> = spots.collect();
         self.index(uid, &spots);
         spots.into_iter().collect()
-    }
-
-    /// The pod is not active any more, or not in the store, and this was its last state. Gives what is to be examined.
-    pub(super) fn gone(&mut self, policy: &Policy, pod: &Value) -> Vec<Spot> {
-        let before = self.lost(text(pod, "/metadata/uid"));
-        // One that was never shown active may be a holder all the same.
-        let last = || View::of(policy, pod).spot();
-        before.or_else(last).into_iter().collect()
     }
 
     /// Forgets a pod. Gives where it was.
@@ -187,15 +180,14 @@ impl Pods {
 }
 
 impl View {
-    fn of(policy: &Policy, pod: &Value) -> Self {
-        let namespace: Arc<str> = text(pod, "/metadata/namespace").into();
+    fn of(pod: &Value, belongs: Belongs) -> Self {
         Self {
             name: text(pod, "/metadata/name").into(),
             version: text(pod, "/metadata/resourceVersion").into(),
-            belongs: belongs(policy, &namespace, pod),
+            belongs,
             bound: !text(pod, "/spec/nodeName").is_empty(),
             terminating: !text(pod, "/metadata/deletionTimestamp").is_empty(),
-            namespace,
+            namespace: text(pod, "/metadata/namespace").into(),
         }
     }
 
@@ -212,19 +204,23 @@ impl View {
     }
 }
 
-fn belongs(policy: &Policy, namespace: &Arc<str>, pod: &Value) -> Belongs {
-    match policy.matches(pod, None) {
-        Ok(true) => {}
-        Ok(false) => return Belongs::Nowhere,
-        Err(error) => return Belongs::Unreadable(error.to_string().into()),
-    }
-    match policy.identity(pod) {
-        Ok(identity) => Belongs::To(Spot {
-            policy: policy.name.as_str().into(),
-            claim: Key::of(policy, namespace, &identity).claim_name().into(),
-            namespace: Arc::clone(namespace),
-        }),
-        Err(error) => Belongs::Unreadable(error.to_string().into()),
+impl Belongs {
+    /// Evaluates the policy's expressions.
+    pub(super) fn of(policy: &Policy, pod: &Value) -> Self {
+        match policy.matches(pod, None) {
+            Ok(true) => {}
+            Ok(false) => return Self::Nowhere,
+            Err(error) => return Self::Unreadable(error.to_string().into()),
+        }
+        let namespace = text(pod, "/metadata/namespace");
+        match policy.identity(pod) {
+            Ok(identity) => Self::To(Spot::new(
+                &policy.name,
+                namespace,
+                &Key::of(policy, namespace, &identity).claim_name(),
+            )),
+            Err(error) => Self::Unreadable(error.to_string().into()),
+        }
     }
 }
 

@@ -1,19 +1,19 @@
 //! Everything that is read of one key, live, and turned into what the plan takes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
 use kube::ResourceExt;
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::Instant;
 
 use super::lookout::Lookout;
 use super::pods::activity_of;
 use super::spot::Spot;
 use crate::api::DeployerClaim;
+use crate::cluster::request::{REQUEST, read_within};
 use crate::cluster::store::{OwnerKind, ReadError};
 use crate::cluster::upkeep::Upkeep;
 use crate::domain::key::{Key, Subject};
@@ -22,8 +22,6 @@ use crate::domain::policy::Policy;
 
 /// Pods of one key that are read side by side.
 const AT_A_TIME: usize = 8;
-/// Longest time that one read or write may take before it is given up and tried again.
-const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The namespace that no policy ever matches, beside our own.
 const KUBE_SYSTEM: &str = "kube-system";
 
@@ -55,10 +53,10 @@ impl<S: Upkeep> Reader<S> {
     pub(super) async fn read(
         &self,
         spot: &Spot,
-        policy: Option<&Policy>,
+        policy: Option<&Arc<Policy>>,
         begun: Duration,
     ) -> Result<Reading, ReadError> {
-        let claim = within("the claim", self.store.claim(&spot.namespace, &spot.claim)).await?;
+        let claim = read_within("the claim", self.store.claim(&spot.namespace, &spot.claim)).await?;
         let policy = match policy {
             Some(policy) if self.is_in(policy, &spot.namespace).await? => Some(policy),
             _ => None,
@@ -66,12 +64,12 @@ impl<S: Upkeep> Reader<S> {
         let mut names: BTreeSet<String> = self.lookout.suggested(spot).into_iter().collect();
         names.extend(claim.iter().flat_map(|claim| claim.spec.names()).map(str::to_owned));
         let read = stream::iter(names).map(|name| async move {
-            let pod = within(&name, self.store.whole_pod(&spot.namespace, &name)).await?;
+            let pod = read_within(&name, self.store.whole_pod(&spot.namespace, &name)).await?;
             Ok::<_, ReadError>((name, pod))
         });
         let found: BTreeMap<String, Option<Value>> = read.buffer_unordered(AT_A_TIME).try_collect().await?;
         let mut snapshot = Snapshot::default();
-        let key = key_of(spot, policy, claim.as_ref(), &found);
+        let key = self.key_of(spot, policy, claim.as_ref(), &found).await?;
         if let Some((key, config)) = &key {
             snapshot.config.clone_from(config);
             if let Subject::Generation(generation) = &key.subject {
@@ -80,7 +78,7 @@ impl<S: Upkeep> Reader<S> {
         }
         for (name, pod) in found {
             let read = match (&pod, policy, &key) {
-                (Some(pod), Some(policy), Some((key, _))) => Some(self.found(policy, key, pod).await),
+                (Some(pod), Some(policy), Some((key, _))) => Some(self.found(policy, key, pod).await?),
                 (Some(pod), _, _) => Some(elsewhere(pod)),
                 (None, _, _) => None,
             };
@@ -112,27 +110,73 @@ impl<S: Upkeep> Reader<S> {
         if !policy.selects_namespaces() {
             return Ok(true);
         }
-        let labels = within("the namespace", self.store.namespace_labels(namespace)).await?;
+        let labels = read_within("the namespace", self.store.namespace_labels(namespace)).await?;
         Ok(policy.matches_namespace(&json!({ "metadata": { "labels": labels } })))
     }
 
     /// A pod as it was read, with what its owner says.
-    async fn found(&self, policy: &Policy, key: &Key, pod: &Value) -> FoundPod {
+    async fn found(&self, policy: &Arc<Policy>, key: &Key, pod: &Value) -> Result<FoundPod, ReadError> {
+        let owner = self.owner_of(policy, key, pod).await;
+        let key = key.clone();
+        let read = move |policy: &Policy, pod: &Value, _: Option<&Value>| {
+            let owner = match &owner {
+                Ok(Some(owner)) => OwnerRead::Found(owner),
+                Ok(None) => OwnerRead::Absent,
+                Err(why) => OwnerRead::Failed(why),
+            };
+            FoundPod::read(policy, &key, pod, owner)
+        };
+        let found = self
+            .lookout
+            .aside
+            .ask(policy, (pod, None), Instant::now() + REQUEST, read)
+            .await;
+        found.map_err(|_| said_nothing(policy))
+    }
+
+    /// The owner that a pod names; or why it was not read.
+    async fn owner_of(&self, policy: &Policy, key: &Key, pod: &Value) -> Result<Option<Value>, String> {
         let reference = match policy.owner_reference(pod) {
             Ok(Some(reference)) if activity_of(pod).is_active() => reference,
             // What has ended has no need of its owner.
-            _ => return FoundPod::read(policy, key, pod, OwnerRead::Failed("it was not asked for")),
+            _ => return Err("it was not asked for".into()),
         };
         let kind = OwnerKind {
             api_version: reference.api_version,
             kind: reference.kind,
         };
         let read = self.store.owner(&key.namespace, &kind, &reference.name);
-        match within("the owner", read).await {
-            Ok(Some(owner)) => FoundPod::read(policy, key, pod, OwnerRead::Found(&owner)),
-            Ok(None) => FoundPod::read(policy, key, pod, OwnerRead::Absent),
-            Err(error) => FoundPod::read(policy, key, pod, OwnerRead::Failed(&error.to_string())),
+        read_within("the owner", read).await.map_err(|error| error.to_string())
+    }
+
+    /// The key of a spot: of the claim, or of a pod that works for it. `None`: nobody says what it is.
+    async fn key_of(
+        &self,
+        spot: &Spot,
+        policy: Option<&Arc<Policy>>,
+        claim: Option<&DeployerClaim>,
+        found: &BTreeMap<String, Option<Value>>,
+    ) -> Result<Option<(Key, String)>, ReadError> {
+        if let Some(claim) = claim {
+            return Ok(Some(key_of_claim(spot, claim)));
         }
+        let Some(policy) = policy else { return Ok(None) };
+        for pod in found.values().flatten() {
+            let read = |policy: &Policy, pod: &Value, _: Option<&Value>| policy.identity(pod).ok();
+            let identity = self
+                .lookout
+                .aside
+                .ask(policy, (pod, None), Instant::now() + REQUEST, read)
+                .await;
+            let Some(identity) = identity.map_err(|_| said_nothing(policy))? else {
+                continue;
+            };
+            let key = Key::of(policy, &spot.namespace, &identity);
+            if key.claim_name() == *spot.claim {
+                return Ok(Some((key, identity.config)));
+            }
+        }
+        Ok(None)
     }
 
     fn memory(&self, spot: &Spot, claim: Option<&DeployerClaim>, snapshot: &Snapshot, begun: Duration) -> Memory {
@@ -150,32 +194,23 @@ impl<S: Upkeep> Reader<S> {
     }
 }
 
-/// The key of a spot: of the claim, or of a pod that works for it. `None`: nobody says what it is.
-fn key_of(
-    spot: &Spot,
-    policy: Option<&Policy>,
-    claim: Option<&DeployerClaim>,
-    found: &BTreeMap<String, Option<Value>>,
-) -> Option<(Key, String)> {
-    if let Some(claim) = claim {
-        let spec = &claim.spec;
-        let subject = match &spec.generation {
-            Some(generation) => Subject::Generation(generation.clone()),
-            None => Subject::Config(spec.config.clone()),
-        };
-        let key = Key {
-            policy: spot.policy.to_string(),
-            namespace: spot.namespace.to_string(),
-            subject,
-        };
-        return Some((key, spec.config.clone()));
-    }
-    let policy = policy?;
-    found.values().flatten().find_map(|pod| {
-        let identity = policy.identity(pod).ok()?;
-        let key = Key::of(policy, &spot.namespace, &identity);
-        (key.claim_name() == *spot.claim).then_some((key, identity.config))
-    })
+fn key_of_claim(spot: &Spot, claim: &DeployerClaim) -> (Key, String) {
+    let spec = &claim.spec;
+    let subject = match &spec.generation {
+        Some(generation) => Subject::Generation(generation.clone()),
+        None => Subject::Config(spec.config.clone()),
+    };
+    let key = Key {
+        policy: spot.policy.to_string(),
+        namespace: spot.namespace.to_string(),
+        subject,
+    };
+    (key, spec.config.clone())
+}
+
+/// The policy's expressions were not evaluated in time: nothing is concluded from that.
+fn said_nothing(policy: &Policy) -> ReadError {
+    ReadError::timed_out(format!("what the expressions of policy {:?} say", policy.name))
 }
 
 /// A pod that no policy speaks of.
@@ -191,11 +226,4 @@ fn elsewhere(pod: &Value) -> FoundPod {
         place: Place::Elsewhere,
         owner: OwnerState::Fine,
     }
-}
-
-/// A read that takes too long has failed.
-pub(super) async fn within<T>(what: &str, read: impl Future<Output = Result<T, ReadError>>) -> Result<T, ReadError> {
-    timeout(CALL_TIMEOUT, read)
-        .await
-        .unwrap_or_else(|_| Err(ReadError::timed_out(what)))
 }

@@ -1,6 +1,5 @@
 //! The reconciliation of one guard, wired together.
 
-use std::collections::HashSet;
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -165,6 +164,7 @@ impl<S: Upkeep> Reconciler<S> {
             relist: Arc::clone(&relist),
             window: options.window,
             dry_run: options.dry_run,
+            metrics: Arc::clone(&metrics),
         };
         let duty = Duty {
             lookout: Arc::clone(&lookout),
@@ -178,7 +178,7 @@ impl<S: Upkeep> Reconciler<S> {
             metrics: Arc::clone(&metrics),
             period: options.relist,
             elected: Notify::new(),
-            told: Mutex::new(HashSet::new()),
+            told: Mutex::default(),
         };
         Rooms {
             store,

@@ -63,13 +63,25 @@ impl Records {
 
     /// An action was carried out, or was not.
     pub(super) fn acted(&self, about: &About<'_>, action: &Action, done: Done) {
-        let reason = Reason::of_action(action);
+        if let Action::WriteClaim {
+            change: Change::Adopted { spared, .. },
+            ..
+        } = action
+            && !spared.is_empty()
+        {
+            let note = note_of_spared(about, spared);
+            self.record(about, Reason::DeployerSpared, spared, note, done);
+        }
+        let note = note_of_action(about, action);
+        self.record(about, Reason::of_action(action), &pods_of_action(action), note, done);
+    }
+
+    fn record(&self, about: &About<'_>, reason: Reason, pods: &[PodReference], mut note: String, done: Done) {
         let metrics = self.metrics.reconciling();
         metrics.acted(&about.spot.policy, reason.word(), done.word());
         if !matches!(done, Done::Yes | Done::Would) {
             return;
         }
-        let mut note = note_of_action(about, action);
         if done == Done::Would {
             note = format!("dry run, nothing was done: {note}");
         }
@@ -85,9 +97,8 @@ impl Records {
         );
         // It is woken next, and that is told.
         if reason != Reason::OwnerUnlisted {
-            let pods = pods_of_action(action);
             let policy = matches!(reason, Reason::ClaimRemoved);
-            self.tell(about, reason, &pods, policy, "Reconcile", note);
+            self.tell(about, reason, pods, policy, "Reconcile", note);
         }
     }
 
@@ -231,6 +242,14 @@ fn ends(ended: &[(ClaimEntry, crate::api::claim::Outcome)]) -> String {
     ended.collect::<Vec<_>>().join(", ")
 }
 
+fn note_of_spared(about: &About<'_>, pods: &[PodReference]) -> String {
+    format!(
+        "deployer {} for {} was not admitted; it is reported and never deleted by deployer-guard, and nobody is admitted while it is active",
+        names(pods.iter().map(|pod| pod.name.as_str())),
+        key(about)
+    )
+}
+
 fn note_of_action(about: &About<'_>, action: &Action) -> String {
     let key = key(about);
     match action {
@@ -241,10 +260,7 @@ fn note_of_action(about: &About<'_>, action: &Action) -> String {
                 "deployer {:?} was not admitted, and holds {key} from now on because nobody else does",
                 pod.name
             ),
-            Change::Spared(pods) => format!(
-                "deployer {} for {key} was not admitted; it is reported and never deleted by deployer-guard, and nobody is admitted while it is active",
-                names(pods.iter().map(|pod| pod.name.as_str()))
-            ),
+            Change::Spared(pods) => note_of_spared(about, pods),
             Change::Condemned(pods) => format!(
                 "{}, and has not started; it is going to be deleted",
                 pods.iter()

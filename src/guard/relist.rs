@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use super::lookout::{Lookout, Watched};
 use super::pods::activity_of;
-use super::reading::within as read_within;
+use crate::cluster::request::read_within;
 use crate::cluster::store::ReadError;
 use crate::cluster::upkeep::{Listed, Upkeep};
 use crate::observer::{Observer, Origin};
@@ -75,7 +75,7 @@ impl<S: Upkeep> Relist<S> {
         } else {
             !self.lookout.facts().knows_end(uid)
         };
-        for spot in self.lookout.pod_shown(watched, &found) {
+        for spot in self.lookout.pod_shown(watched, &found).await {
             self.lookout.queue.now(spot);
         }
         Ok(news)
@@ -88,7 +88,7 @@ impl<S: Upkeep> Relist<S> {
         let spots = match found.filter(|found| found["metadata"]["uid"].as_str() == Some(&*pod.uid)) {
             Some(found) => {
                 let news = found["metadata"]["resourceVersion"].as_str() != Some(&*pod.version);
-                let spots = self.lookout.pod_shown(watched, &found);
+                let spots = self.lookout.pod_shown(watched, &found).await;
                 if !news {
                     return Ok(false);
                 }

@@ -92,10 +92,11 @@ pub async fn run(
     } else {
         Arc::<Leadership>::clone(&leadership)
     };
+    // Nor does it count as a leader: the sum over all guards tells whether one is there that works.
     let asked = Arc::clone(&leads);
-    guard.leads_if(move || asked.leads());
+    guard.leads_if(move || !dry_run && asked.leads());
 
-    let mut election = Tasks::new(Arc::clone(&guard));
+    let mut election = Tasks::new(Arc::clone(&metrics));
     let (candidate, stop) = (Arc::clone(&leadership), election.stop());
     if !dry_run {
         election.tend("leadership", move || {
@@ -104,7 +105,7 @@ pub async fn run(
         });
     }
 
-    let mut work = Tasks::new(Arc::clone(&guard));
+    let mut work = Tasks::new(Arc::clone(&metrics));
     let shared = Shared {
         known: Arc::new(Known::new(client.clone())),
         ca_bundle,

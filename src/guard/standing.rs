@@ -1,6 +1,6 @@
 //! What is out of order at the moment, so that each finding is told once, and that it is over.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::reason::Reason;
@@ -11,12 +11,15 @@ use crate::domain::leftovers::{Action, Finding};
 /// What makes a finding the same one: what it is, and the uids of its pods.
 type Tag = (Reason, Vec<String>);
 
+/// What makes an action the same one: what it is, and what it is about.
+type Deed = (Reason, String);
+
 /// What is out of order at each spot, as of its last examination.
 #[derive(Debug, Default)]
 pub(super) struct Standing {
     findings: Mutex<HashMap<Spot, BTreeMap<Tag, Finding>>>,
-    /// What a dry run would have done, as it was last told.
-    would: Mutex<HashMap<(Spot, Reason), String>>,
+    /// What a dry run would do at each spot, as of its last examination, and has told.
+    would: Mutex<HashMap<Spot, BTreeSet<Deed>>>,
 }
 
 /// What an examination changed.
@@ -65,22 +68,32 @@ impl Standing {
         self.would.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Whether a dry run has not told yet that it would do this.
-    pub(super) fn would_be_new(&self, spot: &Spot, action: &Action) -> bool {
-        let about = match action {
-            Action::WriteClaim { change, .. } => format!("{change:?}"),
-            Action::DeletePod { pod, .. } => pod.uid.clone(),
-            Action::Wake(owner) | Action::Unlist(owner) => owner.uid.clone(),
-            Action::RemoveClaim => String::new(),
-        };
-        let mut told = self.would.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = told.insert((spot.clone(), Reason::of_action(action)), about.clone());
-        before.as_ref() != Some(&about)
+    /// Takes in what a dry run would do at a spot now. Gives what it has not told yet.
+    pub(super) fn would<'a>(&self, spot: &Spot, actions: &'a [Action]) -> Vec<&'a Action> {
+        let mut all = self.would.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = all.remove(spot).unwrap_or_default();
+        if !actions.is_empty() {
+            all.insert(spot.clone(), actions.iter().map(deed).collect());
+        }
+        actions
+            .iter()
+            .filter(|action| !before.contains(&deed(action)))
+            .collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Spot, BTreeMap<Tag, Finding>>> {
         self.findings.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn deed(action: &Action) -> Deed {
+    let about = match action {
+        Action::WriteClaim { change, .. } => format!("{change:?}"),
+        Action::DeletePod { pod, .. } => pod.uid.clone(),
+        Action::Wake(owner) | Action::Unlist(owner) => owner.uid.clone(),
+        Action::RemoveClaim => String::new(),
+    };
+    (Reason::of_action(action), about)
 }
 
 fn tag(finding: &Finding) -> Tag {
@@ -148,5 +161,21 @@ mod tests {
         assert_eq!(standing.found(&spot, &[stuck(1)]).new.len(), 1);
         assert_eq!(standing.found(&spot, &[stuck(2)]), Changed::default());
         assert_eq!(standing.violations(), HashMap::new(), "only violations page");
+    }
+
+    #[test]
+    fn what_a_dry_run_would_do_is_new_once_and_forgotten_when_it_is_over() {
+        let (standing, spot) = (Standing::default(), Spot::new("p", "shop", "c"));
+        let delete = |uid: &str| Action::DeletePod {
+            pod: pod(uid),
+            resource_version: "1".into(),
+        };
+        let both = [delete("a"), delete("b")];
+        assert_eq!(standing.would(&spot, &both).len(), 2);
+        assert!(standing.would(&spot, &both).is_empty(), "both are told");
+        assert!(standing.would(&spot, &both[..1]).is_empty());
+        assert_eq!(standing.would(&spot, &both).len(), 1, "it was over, and is so again");
+        assert!(standing.would(&spot, &[]).is_empty());
+        assert!(standing.would.lock().unwrap().is_empty(), "nothing is kept of it");
     }
 }

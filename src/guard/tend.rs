@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::telemetry::metrics::Metrics;
 
-/// First and longest pause before a loop is begun again.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// First and longest pause before a loop is begun again: a leader's Lease outlasts the first ones.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// How a loop is ended when it is asked to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,12 +80,12 @@ mod tests {
         let log = Arc::new(Mutex::new(Vec::new()));
         let (notes, origin) = (Arc::clone(&log), Instant::now());
         let begin = move || {
-            notes.lock().unwrap().push(origin.elapsed().as_secs());
+            notes.lock().unwrap().push(origin.elapsed().as_millis());
             async { panic!("asked to panic") }
         };
         let tended = tokio::spawn(tend("a", Arc::clone(&metrics), stop.clone(), Ending::Abort, begin));
-        sleep(Duration::from_millis(7500)).await;
-        assert_eq!(*log.lock().unwrap(), [0, 1, 3, 7]);
+        sleep(Duration::from_millis(1500)).await;
+        assert_eq!(*log.lock().unwrap(), [0, 200, 600, 1400]);
         assert!(metrics.encode().contains("guard_loop_restarts_total{name=\"a\"} 4"));
         stop.cancel();
         tended.await.unwrap();

@@ -11,9 +11,9 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-use super::aside::Aside;
 use super::guess::Guesses;
 use super::round::{Pause, Round};
+use crate::aside::Aside;
 use crate::cluster::store::{ReadError, Store};
 use crate::domain::admission::Ruling;
 use crate::domain::key::Key;

@@ -7,7 +7,6 @@
 //! - [`desk`]: the queue of one key, a round of which is one read and at most one write
 //! - [`records`]: what is on record of a decision: log, metrics, Events
 
-mod aside;
 pub mod calls;
 pub mod desk;
 mod front;

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::aside::{AT_ONCE, Aside};
 use super::ticket::Question;
+use crate::aside::{AT_ONCE, Aside};
 use crate::cluster::store::{OwnerKind, ReadError, Store};
 use crate::domain::admission::{Standpoint, Stranger};
 use crate::domain::expression::within;

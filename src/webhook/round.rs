@@ -12,13 +12,13 @@ use jiff::Timestamp;
 use kube::Resource;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::aside::Aside;
 use super::desk::passed;
 use super::guess::Guess;
 use super::reading::Unread;
 use super::swap::CompareAndSwap;
 use super::ticket::{Decided, Ticket};
 use crate::api::claim::{DeployerClaim, DeployerClaimSpec};
+use crate::aside::Aside;
 use crate::cluster::store::{Failure, ReadError, Store, WriteError};
 use crate::domain::admission::{Evidence, Ruling, Standpoint, Step, Stranger, Wanted, decide};
 use crate::domain::key::Key;
@@ -117,7 +117,7 @@ impl<'a, S: Store> Round<'a, S> {
         };
         tickets.iter_mut().for_each(Ticket::begin_again);
         if let Err(error) = self.begin(&mut tickets, horizon).await {
-            return trouble(tickets.into(), &error);
+            return trouble(self.key, tickets.into(), &error);
         }
         let (mut left, mut pause) = (Vec::new(), Pause::BeforeAnotherLook);
         while let Some(mut ticket) = tickets.pop_front() {
@@ -370,15 +370,23 @@ fn failed(unread: &Unread) -> Fate {
 }
 
 /// The claim itself could not be read: the same for every request.
-fn trouble(tickets: Vec<Ticket>, error: &ReadError) -> Left {
+fn trouble(key: &Key, tickets: Vec<Ticket>, error: &ReadError) -> Left {
+    let why = match &error.why {
+        Failure::Unreadable(why) => Undecided::ClaimUnreadable {
+            namespace: key.namespace.clone(),
+            claim: key.claim_name(),
+            // Where in the answer is another place each time, and the text is to stay the same.
+            why: why.split(" at line ").next().unwrap_or_default().to_owned(),
+        },
+        _ => Undecided::from(error.clone()),
+    };
     let mut left = Vec::new();
     for mut ticket in tickets {
-        let why = Undecided::from(error.clone());
         if error.why.is_transient() {
-            ticket.trouble = Some(why);
+            ticket.trouble = Some(why.clone());
             left.push(ticket);
         } else {
-            ticket.answer(why.into());
+            ticket.answer(why.clone().into());
         }
     }
     Left {

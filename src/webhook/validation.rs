@@ -1,9 +1,9 @@
 //! Policies that the schema cannot judge: an expression that does not compile is refused with its field and position.
 
-use super::aside::AT_ONCE;
 use super::calls::{Call, Reply};
 use super::review::{Request, write_status};
 use crate::api::DeployerPolicy;
+use crate::aside::AT_ONCE;
 use crate::cluster::webhook_configuration::ANSWERS;
 use crate::domain::expression::BUDGET;
 use crate::domain::policy::Policy;

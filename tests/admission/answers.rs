@@ -184,7 +184,7 @@ async fn without_a_decision_the_failure_policy_decides() {
         (
             "unreadable",
             |r| r.store.fail(Op::Claim, Failure::Unreadable("?".into())),
-            "ReadFailed",
+            "ClaimUnreadable",
         ),
     ];
     for (case, broken, cause) in broken {

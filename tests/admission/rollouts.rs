@@ -1,5 +1,7 @@
 //! Rollouts as `OpenShift`'s controller carries them out, with what goes wrong there.
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use crate::world::{OPENSHIFT, Replica, deployer, openshift};
@@ -107,7 +109,7 @@ async fn a_terminating_deployer_holds_until_it_is_gone() {
     replica.ask(OPENSHIFT, &deployer(2, "u2")).await.admitted();
 }
 
-/// The name of the holder with another uid is another pod.
+/// The name of the holder with another uid is another pod. It is found by a list, which is made until stock was taken.
 #[tokio::test]
 async fn a_pod_under_the_holders_name_is_not_the_holder() {
     let replica = Replica::new();
@@ -115,7 +117,39 @@ async fn a_pod_under_the_holders_name_is_not_the_holder() {
     replica.rollout(2, "New");
     replica.run(OPENSHIFT, &deployer(1, "u1")).await;
     replica.store_pod(&deployer(1, "bypassed"), "Running");
-    replica.ask(OPENSHIFT, &deployer(2, "u2")).await.admitted();
+    let answer = replica.ask(OPENSHIFT, &deployer(2, "u2")).await;
+    answer.refused(403, "DeployerActive");
+    assert_eq!(answer.audit()["holder"], "cfg-1-deploy bypassed");
+    let stocked = format!("/admit/{OPENSHIFT}/policy-openshift/1/stocked");
+    let review = deployer(2, "u2");
+    replica
+        .ask_at(&stocked, &review, Duration::from_secs(10))
+        .await
+        .admitted();
+}
+
+/// The entry was emptied and is back, without the word that stock was taken: the key's claim, which this version of the policy wrote,
+/// is free, and does not know of the deployer that came in between.
+#[tokio::test]
+async fn who_came_in_past_an_emptied_configuration_is_found_beside_a_free_claim() {
+    for gone in [false, true] {
+        let replica = Replica::new();
+        for version in 1..=3 {
+            replica.rollout(version, "New");
+        }
+        let first = deployer(1, "u1");
+        replica.run(OPENSHIFT, &first).await;
+        replica.store_pod(&first, "Succeeded");
+        if gone {
+            replica.remove_pod(&first);
+        }
+        replica.store_pod(&deployer(2, "bypassed"), "Running");
+        let answer = replica.ask(OPENSHIFT, &deployer(3, "u3")).await;
+        answer.refused(403, "DeployerActive");
+        assert_eq!(answer.audit()["holder"], "cfg-2-deploy bypassed");
+        replica.store_pod(&deployer(2, "bypassed"), "Failed");
+        replica.ask(OPENSHIFT, &deployer(3, "u4")).await.admitted();
+    }
 }
 
 #[tokio::test]
@@ -148,5 +182,28 @@ async fn a_claim_of_a_newer_protocol_is_not_written() {
         .ask(OPENSHIFT, &deployer(1, "u2"))
         .await
         .refused(503, "NewerProtocol");
+    assert_eq!(replica.store.writes(), writes);
+}
+
+/// An outcome that a newer version knows, or a slip of an editor. The text is the same however the rest of the claim changes.
+#[tokio::test]
+async fn a_claim_that_cannot_be_read_is_named_with_what_to_do() {
+    let replica = Replica::new();
+    replica.rollout(1, "New");
+    let first = deployer(1, "u1");
+    replica.run(OPENSHIFT, &first).await;
+    replica.store_pod(&first, "Succeeded");
+    replica.rollout(2, "New");
+    replica.run(OPENSHIFT, &deployer(2, "u2")).await;
+    let mut claim = serde_json::to_value(replica.claim().unwrap()).unwrap();
+    claim["spec"]["outcomes"][0]["outcome"] = "Superseded".into();
+    let name = claim["metadata"]["name"].as_str().unwrap().to_owned();
+    replica.store.memory.put(claim);
+    let writes = replica.store.writes();
+    let answer = replica.ask(OPENSHIFT, &deployer(2, "u3")).await;
+    answer.refused(503, "ClaimUnreadable");
+    for part in ["Superseded", &format!("kubectl -n shop edit deployerclaim {name}")] {
+        assert!(answer.message().contains(part), "{}", answer.message());
+    }
     assert_eq!(replica.store.writes(), writes);
 }

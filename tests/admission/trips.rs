@@ -12,11 +12,15 @@ use crate::world::{Answer, OPENSHIFT, Replica, deployer, openshift};
 /// What one call takes, in milliseconds.
 const TRIP: u64 = 100;
 
-/// Asks, and says how many calls that waited for.
+/// Asks where stock was taken, and says how many calls that waited for.
 async fn trips(replica: &Replica, version: u32, uid: &str) -> (Answer, u128) {
+    trips_at(replica, &stocked_path(1), version, uid).await
+}
+
+async fn trips_at(replica: &Replica, path: &str, version: u32, uid: &str) -> (Answer, u128) {
     replica.store.take(Duration::from_millis(TRIP));
     let start = Instant::now();
-    let answer = replica.ask(OPENSHIFT, &deployer(version, uid)).await;
+    let answer = ask_where(replica, path, version, uid).await;
     let taken = start.elapsed().as_millis();
     replica.store.take(Duration::ZERO);
     (answer, taken / u128::from(TRIP))
@@ -40,16 +44,44 @@ fn another(replica: &Replica) -> Replica {
 async fn a_new_key_waits_for_two_where_stock_was_taken_and_else_for_a_list_too() {
     let replica = Replica::new();
     replica.rollout(1, "New");
-    let (answer, trips_with_list) = trips(&replica, 1, "u1").await;
+    let (answer, trips_with_list) = trips_at(&replica, &plain_path(), 1, "u1").await;
     answer.admitted();
     let stocked = Replica::over(Arc::new(FaultyStore::default()));
     stocked.rollout(1, "New");
-    stocked.store.take(Duration::from_millis(TRIP));
-    let start = Instant::now();
-    ask_where(&stocked, &stocked_path(1), 1, "u1").await.admitted();
-    let trips_without = start.elapsed().as_millis() / u128::from(TRIP);
+    let (answer, trips_without) = trips(&stocked, 1, "u1").await;
+    answer.admitted();
     assert_eq!((trips_with_list, trips_without), (3, 2));
     assert_eq!(stocked.store.count(Op::Pods), 0);
+}
+
+/// The list stands beside what is read again anyway for who never met the key.
+#[tokio::test(start_paused = true)]
+async fn a_key_whose_holder_has_finished_waits_for_three_until_stock_is_taken() {
+    for met in [true, false] {
+        let replica = Replica::new();
+        ran(&replica, "Succeeded").await;
+        let asked = if met { replica } else { another(&replica) };
+        let before = asked.store.count(Op::Pods);
+        let (answer, trips) = trips_at(&asked, &plain_path(), 2, "u2").await;
+        answer.admitted();
+        assert_eq!((trips, asked.store.count(Op::Pods) - before), (3, 1), "met: {met}");
+    }
+}
+
+/// Who knows the holder needs no list to refuse.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_waits_for_one_before_stock_is_taken_too() {
+    let replica = Replica::new();
+    ran(&replica, "Running").await;
+    let before = replica.store.count(Op::Pods);
+    let (answer, trips) = trips_at(&replica, &plain_path(), 2, "u2").await;
+    answer.refused(403, "DeployerActive");
+    assert_eq!((trips, replica.store.count(Op::Pods) - before), (1, 0));
+}
+
+/// The path of an entry that does not say that stock was taken.
+fn plain_path() -> String {
+    stocked_path(1).replace("/stocked", "")
 }
 
 /// The path of an entry that says that stock was taken under this generation of the policy.
@@ -67,12 +99,7 @@ async fn ask_where(replica: &Replica, path: &str, version: u32, uid: &str) -> An
 async fn stock_is_believed_to_be_taken_on_the_word_of_the_url_alone() {
     for (what, generation, path, lists) in [
         ("the URL says so", 1, stocked_path(1), 0),
-        (
-            "its status alone says so",
-            1,
-            stocked_path(1).replace("/stocked", ""),
-            1,
-        ),
+        ("its status alone says so", 1, plain_path(), 1),
         ("of an older version", 2, stocked_path(1), 1),
         (
             "of a policy that was made anew",

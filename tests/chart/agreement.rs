@@ -198,11 +198,28 @@ fn the_custom_resource_definitions_are_those_of_the_types() {
     }
 }
 
-/// The names of our metrics in a text, without the suffixes that the format adds.
+/// The names of our metrics in a text.
 fn metrics_in(text: &str) -> BTreeSet<&str> {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
         .filter(|word| word.starts_with("deployer_guard_"))
-        .map(|word| word.trim_end_matches("_bucket").trim_end_matches("_total"))
+        .collect()
+}
+
+/// The names of labels that a text asks for: in braces before an operator, and after `by`.
+fn labels_in(text: &str) -> BTreeSet<&str> {
+    let named = |word: &str| !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    let selected = text
+        .split(['{', ','])
+        .filter_map(|part| part.split(['=', '!']).next().filter(|_| part.contains('=')));
+    let grouped = text
+        .split("by (")
+        .skip(1)
+        .filter_map(|part| part.split(')').next())
+        .flat_map(|list| list.split(','));
+    selected
+        .chain(grouped)
+        .map(str::trim)
+        .filter(|word| named(word))
         .collect()
 }
 
@@ -241,10 +258,40 @@ fn alerts_and_dashboard_ask_for_metrics_that_there_are() {
         // One is named by a regular expression.
         let unknown: Vec<_> = asked
             .difference(&known)
-            .filter(|name| **name != "deployer_guard_claim_")
+            .filter(|name| **name != "deployer_guard_")
             .collect();
         assert!(unknown.is_empty(), "{unknown:?}");
     }
+    // Prometheus adds these itself.
+    let given = ["namespace", "service", "endpoint", "le", "container", "pod", "__name__"];
+    for expression in expressions(&rules).into_iter().chain(expressions(&dashboard)) {
+        for label in labels_in(&expression) {
+            let known = given.contains(&label) || exposed.contains(&format!("{label}=\""));
+            assert!(known, "{label} in {expression}");
+        }
+    }
+}
+
+/// What is asked of Prometheus in an object.
+fn expressions(object: &str) -> Vec<String> {
+    fn collect(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    match value.as_str() {
+                        Some(text) if name == "expr" => found.push(text.to_owned()),
+                        _ => collect(value, found),
+                    }
+                }
+            }
+            Value::Array(values) => values.iter().for_each(|value| collect(value, found)),
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    collect(&serde_json::from_str(object).expect("JSON"), &mut found);
+    assert!(found.len() > 4, "{found:?}");
+    found
 }
 
 /// `path: whether it has a default` of each value.

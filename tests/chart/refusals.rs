@@ -31,6 +31,10 @@ fn wrong_values_are_refused_by_name() {
             ("clientAuth.enabled=true", "clientAuth.configMapName"),
             ("tests.namespace=deployer-guard", "tests.namespace"),
             ("serviceAccount.create=false", "serviceAccount.name"),
+            ("rbac.create=false", "crds.serviceAccountName"),
+            ("monitoring.prometheusRule.enabled=true", "monitoring.serviceMonitor"),
+            ("webhook.maxBodyBytes=33554432", "webhook.maxBodiesBytes"),
+            ("webhook.maxBodiesBytes=4294967296", "/webhook/maxBodiesBytes"),
         ] {
             let refusal = template(program, &["--set", flag]).expect_err(flag);
             let pointed = refusal.contains(named) || refusal.contains(&named.trim_start_matches('/').replace('/', "."));

@@ -85,3 +85,40 @@ fn what_the_guard_fills_is_rendered_without_content() {
         }
     }
 }
+
+/// What looks like a number or a word of YAML stays a string.
+#[test]
+fn names_that_look_like_something_else_stay_names() {
+    let flags = [
+        "--set-string",
+        "fullnameOverride=789,nameOverride=012",
+        "--set-string",
+        "tests.namespace=on",
+    ];
+    let mut all = vec!["template", "123", "", "--namespace", "456", "--kube-version", "1.36.0"];
+    let chart = file("charts/deployer-guard");
+    all[2] = chart.to_str().unwrap();
+    all.extend(flags);
+    for object in crate::helm::objects(&helm("helm", &all).unwrap()) {
+        fn check(value: &serde_json::Value, path: &str) {
+            match value {
+                serde_json::Value::Object(fields) => {
+                    for (name, value) in fields {
+                        check(value, &format!("{path}/{name}"));
+                        let text = path.ends_with("/labels")
+                            || path.ends_with("/annotations")
+                            || path.ends_with("/matchLabels");
+                        let named = ["name", "namespace", "serviceAccountName", "secretName"].contains(&name.as_str());
+                        assert!(
+                            !(text || named) || value.is_string() || value.is_object(),
+                            "{path}/{name}: {value}"
+                        );
+                    }
+                }
+                serde_json::Value::Array(values) => values.iter().for_each(|value| check(value, path)),
+                _ => {}
+            }
+        }
+        check(&object, object["kind"].as_str().unwrap());
+    }
+}

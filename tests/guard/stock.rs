@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::faulty::{Fault, Op};
-use crate::scene::{Guard, RUNNERS, bound, claim, exists, held, holder, runner, runners, store, until};
+use crate::scene::{Guard, RUNNERS, bound, claim, exists, held, holder, runner, runners, settle, store, until};
 
 /// The policy as it is stored before any guard has taken stock under it.
 fn new_policy() -> Value {
@@ -54,6 +54,23 @@ async fn what_was_there_when_a_policy_came_into_force_is_adopted_or_reported_and
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_deployer_from_before_the_policy_is_spared_and_adopted_in_one_write() {
+    let store = store();
+    store.memory.put(new_policy());
+    let guard = Guard::start(&store);
+    settle().await;
+    store.memory.put(bound(runner("a", "shop", 1)));
+    settle().await;
+    let spec = claim(&store, "shop").unwrap().spec;
+    assert_eq!((spec.holder.unwrap().name.as_str(), spec.spared.len()), ("a", 1));
+    for reason in ["DeployerSpared", "DeployerAdopted"] {
+        assert_eq!(guard.times_told(reason), 1, "{reason}: {:?}", guard.told());
+    }
+    let writes = [store.calls(Op::Create).len(), store.calls(Op::Update).len()];
+    assert_eq!(writes, [1, 0]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn stock_is_not_taken_while_one_key_cannot_be_examined() {
     let store = store();
     store.memory.put(new_policy());
@@ -67,6 +84,26 @@ async fn stock_is_not_taken_while_one_key_cannot_be_examined() {
     store.heal();
     sleep(Duration::from_mins(1)).await;
     assert!(guard.board.read(&version).stock_taken.is_some());
+}
+
+/// The lists that fail come at growing pauses, and the first that does not fail takes stock.
+#[tokio::test(start_paused = true)]
+async fn stock_that_cannot_be_taken_is_tried_ever_more_slowly_and_told_by_metrics() {
+    let store = store();
+    store.memory.put(new_policy());
+    let guard = Guard::start(&store);
+    guard.in_force(RUNNERS, 1);
+    sleep(ALMOST).await;
+    assert_eq!(guard.metric("policies_stock_not_taken ", ""), 1);
+    store.plan(Op::ListPods, usize::MAX, Fault::Fail(Failure::TimedOut));
+    sleep(Duration::from_mins(10)).await;
+    let failures = guard.metric("guard_stock_failures_total", RUNNERS);
+    // One each second would be 600.
+    assert!((10..60).contains(&failures), "{failures}");
+    assert_eq!(guard.metric("policies_stock_not_taken ", ""), 1);
+    store.heal();
+    sleep(Duration::from_mins(2)).await;
+    assert_eq!(guard.metric("policies_stock_not_taken ", ""), 0);
 }
 
 #[tokio::test(start_paused = true)]

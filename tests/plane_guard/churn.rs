@@ -19,6 +19,8 @@ const ROUNDS: usize = 20;
 /// Creates at the same moment.
 const CREATES: usize = 4;
 const LIMIT: Duration = Duration::from_mins(1);
+/// Pods that are only to be deleted: enough for the rounds at 150 a second.
+const UNRELATED: usize = 3000;
 
 /// 80 rounds, those of four keys side by side, with two guards and two API servers: whoever counts pods by watches is late all the time.
 #[test]
@@ -31,7 +33,7 @@ fn among_150_deletes_a_second_never_two_are_active_and_no_claim_of_an_active_pod
         }
         site.begin().await?;
         let witness = Witness::start(&site.stage.plane, SITE).await?;
-        let churn = Churn::begin(site.stage.plane.clients(), SITE);
+        let churn = Churn::prepared(site.stage.plane.clients(), SITE, UNRELATED).await?;
         let begun = Instant::now();
         let rounds = (0..KEYS).map(async |key| {
             for round in 0..ROUNDS {

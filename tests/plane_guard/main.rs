@@ -21,6 +21,7 @@ mod proxy;
 mod scene;
 mod selection;
 mod site;
+mod stalled;
 mod unguarded;
 mod watches;
 mod witness;

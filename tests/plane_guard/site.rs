@@ -148,10 +148,15 @@ impl Site {
         Api::namespaced(self.client.clone(), SITE)
     }
 
+    /// All claims.
+    pub(crate) async fn claims(&self) -> anyhow::Result<Vec<DeployerClaim>> {
+        let claims: Api<DeployerClaim> = Api::namespaced(self.client.clone(), SITE);
+        Ok(claims.list(&ListParams::default()).await?.items)
+    }
+
     /// The claim of a config.
     pub(crate) async fn claim(&self, config: &str) -> anyhow::Result<DeployerClaim> {
-        let claims: Api<DeployerClaim> = Api::namespaced(self.client.clone(), SITE);
-        let claims = claims.list(&ListParams::default()).await?.items;
+        let claims = self.claims().await?;
         let found = claims.into_iter().find(|claim| claim.spec.config == config);
         found.with_context(|| format!("no claim of {config}"))
     }

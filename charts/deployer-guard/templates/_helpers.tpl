@@ -17,8 +17,8 @@
 {{- end -}}
 
 {{- define "deployer-guard.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "deployer-guard.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "deployer-guard.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "deployer-guard.labels" -}}
@@ -67,15 +67,14 @@ capabilities:
   drop: [ALL]
 {{- end -}}
 
+{{- /* The user is the image's own, 65532: OpenShift gives each namespace another. */}}
 {{- define "deployer-guard.podSecurityContext" -}}
 runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
 seccompProfile:
   type: RuntimeDefault
 {{- end -}}
 
-{{/* Kinds of owners that policies read, each once: {apiGroup, resource, wake}. */}}
+{{/* Kinds of owners that policies read: {apiGroup, resource, wake}. */}}
 {{- define "deployer-guard.owners" -}}
 {{- $owners := list -}}
 {{- with .Values.policies.openshift -}}
@@ -107,9 +106,12 @@ seccompProfile:
       fieldPath: metadata.name
 {{- end -}}
 
-{{/* Annotations of what is there for a moment alone: list EVENT WEIGHT. */}}
+{{/* Annotations of what is there for a moment alone: list EVENT WEIGHT LOGGED. */}}
 {{- define "deployer-guard.hook" -}}
 helm.sh/hook: {{ index . 0 }}
 helm.sh/hook-weight: {{ index . 1 | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- if index . 2 }}
+helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
+{{- end }}
 {{- end -}}

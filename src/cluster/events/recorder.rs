@@ -14,6 +14,7 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::core::Status;
 use kube::{Client, Error};
 use serde_json::json;
+use sha2::{Digest, Sha256};
 
 use super::{Notice, Severity};
 use crate::domain::answer::truncate;
@@ -32,16 +33,9 @@ const LEFT_ALONE: Duration = Duration::from_secs(30);
 /// Namespaces that are remembered as ending.
 const MAX_ENDING: usize = 1024;
 
-/// What two Events must share to be one.
+/// What two Events must share to be one, as a digest: notes and names are long, and thousands are remembered.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Cause {
-    /// Namespace, kind, name, uid.
-    regarding: [Option<String>; 4],
-    /// Namespace, name, uid.
-    related: Option<[Option<String>; 3]>,
-    reason: &'static str,
-    note: String,
-}
+struct Cause([u8; 32]);
 
 /// An Event that is in the store.
 #[derive(Clone, Debug)]
@@ -164,20 +158,28 @@ impl Recorder {
 
 impl Cause {
     fn of(notice: &Notice, regarding: &ObjectReference) -> Self {
-        Self {
-            regarding: [
-                regarding.namespace.clone(),
-                regarding.kind.clone(),
-                regarding.name.clone(),
-                regarding.uid.clone(),
-            ],
-            related: notice
-                .related
-                .as_ref()
-                .map(|related| [related.namespace.clone(), related.name.clone(), related.uid.clone()]),
-            reason: notice.reason,
-            note: notice.note.clone(),
+        let mut digest = Sha256::new();
+        let mut add = |part: Option<&str>| {
+            // Each with its length, so that no two lists of parts look alike.
+            let length = part.map_or(u64::MAX, |part| part.len() as u64);
+            digest.update(length.to_le_bytes());
+            digest.update(part.unwrap_or_default());
+        };
+        let related = notice.related.as_ref();
+        for part in [
+            &regarding.namespace,
+            &regarding.kind,
+            &regarding.name,
+            &regarding.uid,
+            &related.and_then(|related| related.namespace.clone()),
+            &related.and_then(|related| related.name.clone()),
+            &related.and_then(|related| related.uid.clone()),
+        ] {
+            add(part.as_deref());
         }
+        add(Some(notice.reason));
+        add(Some(&notice.note));
+        Self(digest.finalize().into())
     }
 }
 
@@ -232,6 +234,19 @@ mod tests {
         let claim = ObjectReference::default();
         assert_eq!(Cause::of(&notice("a"), &claim), Cause::of(&notice("a"), &claim));
         assert_ne!(Cause::of(&notice("a"), &claim), Cause::of(&notice("b"), &claim));
+        let named = |namespace: &str, name: &str| ObjectReference {
+            namespace: Some(namespace.into()),
+            name: Some(name.into()),
+            ..ObjectReference::default()
+        };
+        let of = |object: &ObjectReference| Cause::of(&notice("a"), object);
+        assert_ne!(of(&named("a", "bc")), of(&named("ab", "c")));
+        assert_ne!(of(&named("a", "")), of(&named("", "a")));
+        let related = Notice {
+            related: Some(named("a", "b")),
+            ..notice("a")
+        };
+        assert_ne!(Cause::of(&related, &claim), of(&claim));
     }
 
     #[test]

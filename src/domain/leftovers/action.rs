@@ -60,6 +60,8 @@ pub enum Change {
         pod: ClaimEntry,
         /// Entries that ended before, freed by the same write.
         ended: Vec<(ClaimEntry, Outcome)>,
+        /// Pods that were there before the policy, spared by the same write.
+        spared: Vec<PodReference>,
     },
     /// These pods are never to be deleted by us, and keep the key while they are active.
     Spared(Vec<PodReference>),

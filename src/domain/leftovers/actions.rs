@@ -23,8 +23,11 @@ pub(super) fn actions(view: &View<'_>, now: Now) -> Vec<Action> {
     if !view.terms.leads {
         return actions;
     }
-    actions.extend(spare(view, &predating(view)));
-    actions.extend(adopt(view, now).or_else(|| free(view, now)));
+    let predating = predating(view);
+    match adopt(view, &predating, now) {
+        Some(adopt) => actions.push(adopt),
+        None => actions.extend([spare(view, &predating), free(view, now)].into_iter().flatten()),
+    }
     actions.extend(delete(view));
     actions.extend(condemn(view));
     actions.extend(spare(view, &beside(view)));
@@ -49,10 +52,16 @@ fn confirm(view: &View<'_>, now: Now) -> Option<Action> {
     })
 }
 
-fn adopt(view: &View<'_>, now: Now) -> Option<Action> {
+/// With it those are spared that were there before the policy: a key that is met for the first time takes one write.
+fn adopt(view: &View<'_>, predating: &[PodReference], now: Now) -> Option<Action> {
     let (pod, ended) = (view.heir?.entry()?, view.ended());
-    let next = view.spec.adopted(pod.clone(), &ended, now.wall);
-    write(Change::Adopted { pod, ended }, next)
+    let room = room_for(view, predating);
+    let (spec, spared) = match view.spec.sparing(room) {
+        Some(sparing) => (sparing, room.to_vec()),
+        None => (view.spec.clone(), Vec::new()),
+    };
+    let next = spec.adopted(pod.clone(), &ended, now.wall);
+    write(Change::Adopted { pod, ended, spared }, next)
 }
 
 /// An entry that is found finished and still pending is confirmed instead, by whoever meets it first.
@@ -94,9 +103,14 @@ fn unspared<'a>(view: &View<'_>, pods: impl Iterator<Item = Named<'a>>) -> Vec<P
         .collect()
 }
 
-fn spare(view: &View<'_>, pods: &[PodReference]) -> Option<Action> {
+/// As many of them as the claim has room to spare.
+fn room_for<'a>(view: &View<'_>, pods: &'a [PodReference]) -> &'a [PodReference] {
     let room = MAX_SPARED.saturating_sub(view.spec.spared.len());
-    let pods = &pods[..pods.len().min(room)];
+    &pods[..pods.len().min(room)]
+}
+
+fn spare(view: &View<'_>, pods: &[PodReference]) -> Option<Action> {
+    let pods = room_for(view, pods);
     write(Change::Spared(pods.to_vec()), view.spec.sparing(pods))
 }
 

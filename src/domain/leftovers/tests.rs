@@ -184,7 +184,8 @@ fn word(action: &Action) -> String {
                     .collect();
                 ended.join(" ")
             }
-            Change::Adopted { pod, .. } => format!("adopt {}", pod.name),
+            Change::Adopted { pod, spared, .. } if spared.is_empty() => format!("adopt {}", pod.name),
+            Change::Adopted { pod, spared, .. } => format!("adopt {}, spare {}", pod.name, names(spared)),
             Change::Spared(pods) => format!("spare {}", names(pods)),
             Change::Condemned(pods) => {
                 let pods: Vec<_> = pods.iter().map(|(pod, _)| pod.clone()).collect();

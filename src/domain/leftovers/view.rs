@@ -252,7 +252,7 @@ fn standing(snapshot: &Snapshot, spec: &DeployerClaimSpec, entry: &ClaimEntry) -
     })
 }
 
-/// A claim that a guard makes is under no generation of the policy: unless stock was taken, the next admission lists the pods once.
+/// A claim that a guard makes is under no generation of the policy: nobody was admitted under one.
 fn blank(snapshot: &Snapshot, terms: &Terms) -> DeployerClaimSpec {
     let mut spec = DeployerClaimSpec {
         config: snapshot.config.clone(),

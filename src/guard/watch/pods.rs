@@ -28,7 +28,7 @@ pub(super) async fn watch_pods<S: Upkeep>(store: Arc<S>, lookout: Arc<Lookout>, 
             match event {
                 Some(Ok(event)) => {
                     complaint.hears(policy, &event);
-                    take(&lookout, &watched, event, &mut shown);
+                    take(&lookout, &watched, event, &mut shown).await;
                 }
                 Some(Err(why)) => complaint.fails(policy, &why),
                 None => break,
@@ -37,13 +37,13 @@ pub(super) async fn watch_pods<S: Upkeep>(store: Arc<S>, lookout: Arc<Lookout>, 
     }
 }
 
-fn take(lookout: &Lookout, watched: &Watched, event: Event<Value>, shown: &mut BTreeSet<Spot>) {
+async fn take(lookout: &Lookout, watched: &Watched, event: Event<Value>, shown: &mut BTreeSet<Spot>) {
     match event {
         Event::Init => {
             shown.clear();
             watched.pods().begin();
         }
-        Event::InitApply(pod) => shown.extend(lookout.pod_shown(watched, &pod)),
+        Event::InitApply(pod) => shown.extend(lookout.pod_shown(watched, &pod).await),
         Event::InitDone => {
             for (uid, spot) in watched.pods().begun() {
                 lookout.facts().gone(&uid, lookout.now());
@@ -52,8 +52,8 @@ fn take(lookout: &Lookout, watched: &Watched, event: Event<Value>, shown: &mut B
             watched.complete.store(true, Ordering::Release);
             lookout.queue.spread(std::mem::take(shown));
         }
-        Event::Apply(pod) => now(lookout, lookout.pod_shown(watched, &pod)),
-        Event::Delete(pod) => now(lookout, lookout.pod_gone(watched, &pod)),
+        Event::Apply(pod) => now(lookout, lookout.pod_shown(watched, &pod).await),
+        Event::Delete(pod) => now(lookout, lookout.pod_gone(watched, &pod).await),
     }
 }
 

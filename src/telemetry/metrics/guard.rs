@@ -52,11 +52,6 @@ impl From<Outcome> for ResultLabel {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct TaskLabel {
-    task: &'static str,
-}
-
 type Check = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// The metrics of a guard. [`Metrics::with_guard`](super::Metrics::with_guard) prints them.
@@ -73,7 +68,6 @@ pub struct GuardMetrics {
     ca_bundle_failures: Counter,
     ca_not_after: Gauge,
     certificate_writes: Family<ResultLabel, Counter>,
-    task_panics: Family<TaskLabel, Counter>,
 }
 
 impl GuardMetrics {
@@ -124,11 +118,6 @@ impl GuardMetrics {
             "certificate_writes",
             "Writes of the Secret with the certificates",
             self.certificate_writes.clone(),
-        );
-        own.register(
-            "task_panics",
-            "Panics of the guard's tasks; each was started again",
-            self.task_panics.clone(),
         );
         registry.register_collector(Box::new(Leader(Arc::clone(&self.leads))));
     }
@@ -190,11 +179,6 @@ impl GuardMetrics {
     /// The CA bundle's source has a content that cannot be used.
     pub fn ca_bundle_failed(&self) {
         self.ca_bundle_failures.inc();
-    }
-
-    /// A task of this name panicked.
-    pub fn task_panicked(&self, task: &'static str) {
-        self.task_panics.get_or_create(&TaskLabel { task }).inc();
     }
 }
 

@@ -43,6 +43,8 @@ pub struct Reconciling {
     examinations: Family<ResultLabel, Counter>,
     missed: Family<PolicyLabel, Counter>,
     loop_restarts: Family<LoopLabel, Counter>,
+    stock_not_taken: Gauge,
+    stock_failures: Family<PolicyLabel, Counter>,
 }
 
 impl Reconciling {
@@ -77,6 +79,16 @@ impl Reconciling {
             "guard_loop_restarts",
             "Loops that panicked or ended, and were begun again",
             self.loop_restarts.clone(),
+        );
+        own.register(
+            "policies_stock_not_taken",
+            "Policies in force under which stock is not taken: each admission costs a list of pods",
+            self.stock_not_taken.clone(),
+        );
+        own.register(
+            "guard_stock_failures",
+            "Stock-takings that could not be begun: a list or a read failed",
+            self.stock_failures.clone(),
         );
     }
 
@@ -118,6 +130,17 @@ impl Reconciling {
         let policy = policy.to_owned();
         let count = u64::try_from(count).unwrap_or(u64::MAX);
         self.missed.get_or_create(&PolicyLabel { policy }).inc_by(count);
+    }
+
+    /// Says under how many policies in force stock is not taken.
+    pub fn stock_not_taken(&self, policies: usize) {
+        self.stock_not_taken.set(i64::try_from(policies).unwrap_or(i64::MAX));
+    }
+
+    /// Counts a stock-taking that could not be begun.
+    pub fn stock_failed(&self, policy: &str) {
+        let policy = policy.to_owned();
+        self.stock_failures.get_or_create(&PolicyLabel { policy }).inc();
     }
 
     /// Counts a loop that was begun again.

@@ -180,8 +180,13 @@ fn check_change(snapshot: &Snapshot, terms: &Terms, change: &Change, next: &Depl
     let before = spec(snapshot);
     match change {
         Change::Confirmed { pod, .. } => assert!(!before.is_condemned(&pod.uid)),
-        Change::Adopted { pod, .. } => {
+        Change::Adopted { pod, spared, .. } => {
             assert!(!before.is_condemned(&pod.uid));
+            assert!(
+                spared
+                    .iter()
+                    .all(|pod| next.is_spared(&pod.uid) && !next.is_condemned(&pod.uid))
+            );
             assert!(
                 !before.entries().any(|entry| may_work(snapshot, entry)),
                 "adopted beside another"
