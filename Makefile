@@ -32,7 +32,7 @@ test-node: rust ## Run the tests, and the demo, on a real node; where none can r
 	@why=$$(./tests/cluster/node.sh check); if [ -n "$$why" ]; then echo "not run: no node can run here: $$why"; else \
 	  $(STAGE) "what a real node runs (the first time 10 to 15 minutes, in which little is printed)" bash -c './tests/cluster/build.sh node >/dev/null' && \
 	  $(STAGE) "the image (the first time some minutes, in which nothing is printed)" bash -c './scripts/image --quiet >/dev/null' && \
-	  $(STAGE) "the node itself" $(CARGO) test --package deployer-guard-testkit --test machine && \
+	  $(STAGE) "the node itself" $(CARGO) test --workspace --test machine && \
 	  $(STAGE) "the chart on a node" $(CARGO) test --test node && \
 	  $(STAGE) "the demo, on a node" $(MAKE) --no-print-directory demo DEMO=node; fi
 
@@ -70,7 +70,7 @@ image: rust ## Build the image that the chart installs, without a registry; as r
 cluster: rust ## Start a real node with the chart on it, and leave it running (Linux, root)
 	@$(STAGE) "what a real node runs (the first time 10 to 15 minutes, in which little is printed)" bash -c './tests/cluster/build.sh node >/dev/null'
 	@$(STAGE) "the image (the first time some minutes, in which nothing is printed)" bash -c './scripts/image --quiet >/dev/null'
-	@$(STAGE) "what starts the node" $(CARGO) build --quiet --package deployer-guard-testkit --bin cluster
+	@$(STAGE) "what starts the node" $(CARGO) build --quiet --workspace --bin cluster
 	@target=$${CARGO_TARGET_DIR:-target}; $$target/debug/cluster $$target/image/deployer-guard.tar $$target/cluster.end
 
 .PHONY: cluster-down

@@ -1,10 +1,21 @@
 //! Every shape of values that the chart keeps in `ci` installs, upgrades to the next one, and is uninstalled.
 
 use anyhow::{Context, ensure};
-use deployer_guard_testkit::{Helm, Release, chart};
+use deployer_guard_testkit::objects::{apply_yaml, make_namespace};
+use deployer_guard_testkit::{Helm, NAMESPACE, Pki, Release, chart};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use serde_json::json;
 
+use crate::certificates::SECRET;
 use crate::site::Site;
 use crate::work::{BY_LABEL, deployer};
+
+/// The shape whose certificates cert-manager makes. It is not here: its kinds are, and its Secret is made as it makes it.
+const CERT_MANAGER: &str = "cert-manager-values.yaml";
+/// The shape whose guards only tell, so that nothing is put in force; and the Secret that it asks for.
+const OWN_SECRET: (&str, &str) = ("own-secret-values.yaml", "own-certificate");
 
 /// The names of the files, in order.
 fn shapes() -> anyhow::Result<Vec<String>> {
@@ -22,6 +33,58 @@ fn shapes() -> anyhow::Result<Vec<String>> {
     Ok(names)
 }
 
+/// Kinds of others that shapes ask for: of them it is only needed that they are there.
+fn kinds_of_others() -> String {
+    let kinds = [
+        ("cert-manager.io", "v1", "Certificate", "certificates"),
+        ("cert-manager.io", "v1", "Issuer", "issuers"),
+        ("monitoring.coreos.com", "v1", "ServiceMonitor", "servicemonitors"),
+        ("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules"),
+    ];
+    let definitions = kinds.map(|(group, version, kind, plural)| {
+        json!({
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": { "name": format!("{plural}.{group}") },
+            "spec": {
+                "group": group,
+                "scope": "Namespaced",
+                "names": { "kind": kind, "plural": plural },
+                "versions": [{ "name": version, "served": true, "storage": true, "schema": {
+                    "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true },
+                } }],
+            },
+        })
+        .to_string()
+    });
+    definitions.join("\n---\n")
+}
+
+/// A Secret with a certificate for the webhook.
+async fn make_secret(site: &Site, name: &str) -> anyhow::Result<()> {
+    if Api::<Namespace>::all(site.client()).get_opt(NAMESPACE).await?.is_none() {
+        make_namespace(&site.client(), NAMESPACE, &[], true).await?;
+    }
+    let pki = Pki::new(name)?;
+    let pair = pki.serving(&["deployer-guard.deployer-guard.svc"])?;
+    let bytes = |text: &str| ByteString(text.as_bytes().to_vec());
+    let secret = json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "kubernetes.io/tls",
+        "metadata": { "name": name },
+        "data": { "tls.crt": bytes(&pair.certificate), "tls.key": bytes(&pair.key), "ca.crt": bytes(&pki.ca()) },
+    });
+    secrets(site)
+        .patch(name, &PatchParams::apply("cert-manager"), &Patch::Apply(secret))
+        .await?;
+    Ok(())
+}
+
+fn secrets(site: &Site) -> Api<Secret> {
+    Api::namespaced(site.client(), NAMESPACE)
+}
+
 async fn decides(site: &Site, release: &Release<'_>, namespace: &str) -> anyhow::Result<()> {
     release.enforce(BY_LABEL).await?;
     site.namespace(namespace).await?;
@@ -32,25 +95,39 @@ async fn decides(site: &Site, release: &Release<'_>, namespace: &str) -> anyhow:
 
 /// With Helm 4.
 pub(crate) async fn helm4(site: &Site) -> anyhow::Result<()> {
+    Release::of(&site.node, Helm::Four).uninstall_if_there().await?;
+    apply_yaml(&site.client(), &kinds_of_others(), "others").await?;
     for shape in shapes()? {
-        let namespace = format!("shape-{}", shape.trim_end_matches("-values.yaml"));
-        let release = Release::upgrade_or_install(&site.node, Helm::Four, &[&shape]).await;
-        let release = release.with_context(|| shape.clone())?;
-        decides(site, &release, &namespace)
-            .await
-            .with_context(|| shape.clone())?;
+        shaped(site, &shape).await.with_context(|| shape.clone())?;
         println!("  {shape}");
+    }
+    Release::of(&site.node, Helm::Four).uninstall().await
+}
+
+async fn shaped(site: &Site, shape: &str) -> anyhow::Result<()> {
+    let namespace = format!("shape-{}", shape.trim_end_matches("-values.yaml"));
+    match shape {
+        CERT_MANAGER => make_secret(site, SECRET).await?,
+        shape if shape == OWN_SECRET.0 => make_secret(site, OWN_SECRET.1).await?,
+        _ => {}
+    }
+    let release = Release::upgrade_or_install(&site.node, Helm::Four, &[shape]).await?;
+    if shape != OWN_SECRET.0 {
+        decides(site, &release, &namespace).await?;
+    }
+    if shape == CERT_MANAGER {
+        // Nobody deletes what cert-manager made, and Helm takes over nothing that is not its own.
+        secrets(site).delete(SECRET, &DeleteParams::default()).await?;
     }
     Ok(())
 }
 
 /// With Helm 3: two shapes, from nothing.
 pub(crate) async fn helm3(site: &Site) -> anyhow::Result<()> {
-    Release::of(&site.node, Helm::Four).uninstall().await?;
-    let shapes = shapes()?;
-    let release = Release::install(&site.node, Helm::Three, &[&shapes[0]]).await?;
+    Release::of(&site.node, Helm::Four).uninstall_if_there().await?;
+    let release = Release::install(&site.node, Helm::Three, &["default-values.yaml"]).await?;
     decides(site, &release, "helm-3").await?;
-    release.upgrade(&[&shapes[1]]).await?;
+    release.upgrade(&["openshift-values.yaml"]).await?;
     decides(site, &release, "helm-3-upgraded").await?;
     release.uninstall().await
 }

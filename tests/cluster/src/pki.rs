@@ -89,7 +89,7 @@ impl Pki {
         })
     }
 
-    /// Makes a client's certificate: the user and the group that an API server takes it for.
+    /// Makes a client's certificate: the user and the group (if any) that an API server takes it for.
     ///
     /// # Errors
     /// If a name is not one that a certificate can hold.
@@ -97,7 +97,9 @@ impl Pki {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, user);
-        params.distinguished_name.push(DnType::OrganizationName, group);
+        if !group.is_empty() {
+            params.distinguished_name.push(DnType::OrganizationName, group);
+        }
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         params.use_authority_key_identifier_extension = true;
         let certificate = params.signed_by(&key, &self.issuer)?;

@@ -80,6 +80,15 @@ impl<'a> Release<'a> {
             .map(drop)
     }
 
+    /// Uninstalls it, if it is there.
+    ///
+    /// # Errors
+    /// If Helm fails.
+    pub async fn uninstall_if_there(self) -> anyhow::Result<()> {
+        let uninstall = ["uninstall", NAME, "--ignore-not-found", "--wait", "--timeout", PATIENCE];
+        self.helm(&uninstall).await.map(drop)
+    }
+
     /// Runs the chart's tests; what Helm said.
     ///
     /// # Errors

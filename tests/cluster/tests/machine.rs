@@ -83,7 +83,10 @@ async fn pods_run_and_a_power_cut_ends_them_and_loses_nothing_that_was_stored() 
     };
     leads().await?;
     let audited = node.audit_events()?;
-    let created = |event: &&Value| event["objectRef"]["resource"] == "pods" && event["verb"] == "create";
+    let created = |event: &&Value| {
+        let object = &event["objectRef"];
+        event["verb"] == "create" && object["resource"] == "pods" && object["subresource"].is_null()
+    };
     assert_eq!(audited.iter().filter(created).count(), 3);
 
     let before = pods.get("stays").await?.metadata.uid;

@@ -72,6 +72,7 @@ impl Layout<'_> {
             format!("--service-cluster-ip-range={SERVICES}"),
             "--authorization-mode=Node,RBAC".to_owned(),
             "--enable-admission-plugins=NodeRestriction".to_owned(),
+            format!("--admission-control-config-file={}", self.file("admission.yaml")),
             "--allow-privileged=true".to_owned(),
             format!("--kubelet-client-certificate={}", self.file("kubelet-client.crt")),
             format!("--kubelet-client-key={}", self.file("kubelet-client.key")),

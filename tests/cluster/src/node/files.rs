@@ -22,7 +22,9 @@ const USERS: [(&str, &str); 5] = [
 ];
 
 /// The configurations, in which `@NAME@` stands for what differs from node to node.
-const TEMPLATES: [(&str, &str); 4] = [
+const TEMPLATES: [(&str, &str); 6] = [
+    ("admission.yaml", include_str!("../../node/admission.yaml")),
+    ("webhooks.yaml", include_str!("../../node/webhooks.yaml")),
     ("containerd.toml", include_str!("../../node/containerd.toml")),
     ("cni/10-pods.conflist", include_str!("../../node/cni.conflist")),
     ("kubelet.yaml", include_str!("../../node/kubelet.yaml")),
@@ -40,6 +42,8 @@ pub(crate) fn write_all(directory: &Path) -> anyhow::Result<String> {
     pki.serving(&[NODE, ADDRESS])?.write(directory, "kubelet")?;
     pki.client_certificate("kube-apiserver", "system:masters")?
         .write(directory, "kubelet-client")?;
+    pki.client_certificate("webhook-client", "")?
+        .write(directory, "webhook-client")?;
     let (private, public) = pki::signing_key().context("making the key of service-account tokens")?;
     write(&directory.join("service-accounts.key"), &private)?;
     write(&directory.join("service-accounts.pub"), &public)?;
