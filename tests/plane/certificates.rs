@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use deployer_guard::guard::certificates::held::{BUNDLE, CA_KEY, CERTIFICATE, Data, Held, KEY};
+use deployer_guard::guard::certificates::held::{BUNDLE, CA_KEY, CERTIFICATE, Data, Held, KEY, NEXT_CA_KEY};
 use deployer_guard::tls::pair::now;
 use deployer_guard::tls::trust::certificates;
 use deployer_guard_testkit::objects::apply_yaml;
@@ -166,7 +166,13 @@ fn whatever_becomes_of_the_secret_no_create_fails_and_it_is_put_right() {
             })
             .await?;
         }
-        let before = good(&client).await?;
+        // With its key, the old authority issues on until the new one is trusted: what is put back is put back when that is over.
+        let before = until("the exchange to be over", SOON, async || {
+            let data = good(&client).await?;
+            ensure!(!data.contains_key(NEXT_CA_KEY), "another authority waits");
+            Ok(data)
+        })
+        .await?;
         for (what, empty) in [("emptied", true), ("deleted", false)] {
             if empty {
                 let patch = json!({ "data": null });
