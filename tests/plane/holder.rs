@@ -62,6 +62,9 @@ fn a_finished_holder_that_runs_again_holds_as_long_as_it_is_the_holder_and_chang
         sleep(Duration::from_secs(1)).await;
         assert_eq!(scene.claim("cfg").await?.spec, second.spec, "the claim changed");
         scene.phase("two", "Succeeded").await?;
+        // Stock is not taken here, so the pods are listed beside the claim, which forgot this one.
+        scene.refused("cfg", "three", "DeployerActive", "one").await?;
+        scene.phase("one", "Succeeded").await?;
         scene.admitted("cfg", "three").await?;
         Ok(())
     });
@@ -110,7 +113,7 @@ fn the_holders_name_with_another_uid_is_another_pod() {
 /// Deleting a claim by hand forgets all that it held, and this is what that means:
 /// - an active pod still refuses, since a key without a claim is decided with a list; nothing is written by that refusal;
 /// - a pod that is on its way is forgotten: another one is admitted, and when the first one arrives two are active.
-///   Once there is a claim again nobody lists any more, so the one that was forgotten holds nothing.
+///   The one that was forgotten is found by a list, as long as stock is not taken under the policy.
 #[test]
 fn deleting_a_claim_by_hand_forgets_who_is_on_its_way_and_not_who_is_active() {
     run(async {
@@ -131,6 +134,8 @@ fn deleting_a_claim_by_hand_forgets_who_is_on_its_way_and_not_who_is_active() {
         assert_eq!(sent.await??.code, 201);
         scene.refused("pending", "third", "DeployerActive", "late").await?;
         scene.phase("late", "Succeeded").await?;
+        scene.refused("pending", "third", "DeployerActive", "early").await?;
+        scene.phase("early", "Succeeded").await?;
         scene.admitted("pending", "third").await?;
 
         let report = watch.finish().await?;
