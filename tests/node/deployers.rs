@@ -63,10 +63,11 @@ pub(crate) async fn replacements(site: &Site) -> anyhow::Result<()> {
     site.usual().await?;
     site.namespace(namespace).await?;
     let witness = site.witness(namespace).await?;
-    for policy in ["TerminatingOrFailed", "Failed"] {
+    // A Job waits 10 s before it replaces a pod that it counts as failed: the first takes longer than that to end.
+    for (policy, grace) in [("TerminatingOrFailed", 20), ("Failed", 4)] {
         let name = policy.to_lowercase();
         let mut template = template(&name, &["-ignore-term"]);
-        template["spec"]["terminationGracePeriodSeconds"] = json!(6);
+        template["spec"]["terminationGracePeriodSeconds"] = json!(grace);
         let job = json!({ "metadata": { "name": name }, "spec": {
             "backoffLimit": 3, "podReplacementPolicy": policy, "template": template,
         } });

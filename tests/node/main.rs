@@ -89,6 +89,10 @@ where
 {
     Trial::test(name, move || {
         let tried = RUNTIME.block_on(async { test(Site::shared().await?).await });
-        tried.map_err(|error| format!("{error:?}").into())
+        tried.map_err(|error| {
+            // At once: the summary comes after all the others.
+            println!("  {error:#}");
+            format!("{error:#}").into()
+        })
     })
 }
