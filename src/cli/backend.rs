@@ -55,13 +55,11 @@ impl BackendArgs {
 impl BackendArgs {
     /// The names by which the API servers call the webhook: what its certificate is for.
     pub(super) fn names(&self) -> Vec<String> {
-        match &self.url {
-            Some(url) => vec![host(url).to_owned()],
-            None => {
-                let name = format!("{}.{}.svc", self.service, self.namespace);
-                vec![name.clone(), format!("{name}.cluster.local")]
-            }
+        if let Some(url) = &self.url {
+            return vec![host(url).to_owned()];
         }
+        let name = format!("{}.{}.svc", self.service, self.namespace);
+        vec![name.clone(), format!("{name}.cluster.local")]
     }
 }
 

@@ -6,13 +6,13 @@ use anyhow::ensure;
 
 use super::backend::BackendArgs;
 use crate::guard::certificates::plan::Terms;
-use crate::guard::certificates::{SelfManaged, Settings};
+use crate::guard::certificates::{INTERVAL, SelfManaged, Settings};
 use crate::webhook::timeout::parse_go_duration;
 
 /// The shortest life of a certificate: a renewal takes some seconds.
 const SHORTEST: Duration = Duration::from_secs(10);
-/// A life of an authority is at least so many times the delay of trust: the last third of it is the time for an exchange.
-const DELAYS: u32 = 6;
+/// The last third of a life is the time for an exchange.
+const THIRD: u32 = 3;
 
 /// The Secret with the certificates, on the command line.
 #[derive(Clone, Debug, clap::Args)]
@@ -58,6 +58,7 @@ impl CertificateArgs {
             namespace: backend.namespace.clone(),
             name: name.clone(),
             self_managed,
+            server_name: backend.names().swap_remove(0),
             configuration: configuration.to_owned(),
             dry_run,
         }))
@@ -73,10 +74,22 @@ impl CertificateArgs {
             certificate <= authority,
             "--certificate-lifetime {certificate:?} is more than --ca-lifetime {authority:?}: no certificate outlives its authority"
         );
+        // A new authority is waited for by the guard, which looks each second, and then what it issued by the replicas.
+        let exchange = self.trust_delay * 2 + INTERVAL * 3;
         ensure!(
-            self.trust_delay * DELAYS <= authority,
-            "--trust-delay {:?} is too long for --ca-lifetime {authority:?}: give at most a {DELAYS}th of it",
-            self.trust_delay
+            authority / THIRD >= exchange,
+            "--ca-lifetime {authority:?} is too short for --trust-delay {:?}: give {:?} or more, since an authority is exchanged within the \
+             last third of its life, and that takes {exchange:?}",
+            self.trust_delay,
+            exchange * THIRD
+        );
+        let renewal = self.trust_delay + INTERVAL * 2;
+        ensure!(
+            certificate / THIRD >= renewal,
+            "--certificate-lifetime {certificate:?} is too short for --trust-delay {:?}: give {:?} or more, since a certificate is renewed \
+             within the last third of its life, and that takes {renewal:?}",
+            self.trust_delay,
+            renewal * THIRD
         );
         let seconds = |life: Duration| i64::try_from(life.as_secs()).unwrap_or(i64::MAX);
         Ok(SelfManaged {

@@ -11,7 +11,7 @@ use anyhow::{Context, bail, ensure};
 use super::backend::BackendArgs;
 use super::certificates::CertificateArgs;
 use super::kubernetes::KubernetesArgs;
-use super::serve_to_the_end;
+use super::serve_on_one_thread;
 use super::supervise;
 use super::window::WindowArgs;
 use crate::guard::configuration::Settings;
@@ -150,7 +150,7 @@ pub(super) fn run(args: GuardArgs) -> anyhow::Result<ExitCode> {
     if args.supervise {
         return supervise::run();
     }
-    serve_to_the_end(serve(args))?;
+    serve_on_one_thread(serve(args))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -250,9 +250,10 @@ mod tests {
             (&["--certificate-lifetime", "5s"][..], "--certificate-lifetime"),
             (&["--certificate-lifetime", "9000h"], "--ca-lifetime"),
             (
-                &["--ca-lifetime", "20s", "--certificate-lifetime", "10s"],
-                "--trust-delay",
+                &["--ca-lifetime", "60s", "--certificate-lifetime", "60s"],
+                "--ca-lifetime 60s is too short for --trust-delay 10s: give 69s",
             ),
+            (&["--certificate-lifetime", "35s"], "give 36s"),
         ] {
             let refusal = options(&with(flags)).unwrap_err().to_string();
             assert!(refusal.contains(named), "{refusal}");

@@ -53,10 +53,17 @@ enum Command {
 
 /// Runs a server to its end. What is still under way when its grace period is over does not hold the process.
 fn serve_to_the_end(serving: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    let runtime = Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("the runtime cannot be started")?;
+    serve_on(&mut Builder::new_multi_thread(), serving)
+}
+
+/// The same for one whose tasks mostly wait: they take turns on one thread. Each thread has a heap of its own, which grows in a burst of
+/// work and is hardly given back; two of them cost half as much memory again.
+fn serve_on_one_thread(serving: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    serve_on(Builder::new_multi_thread().worker_threads(1), serving)
+}
+
+fn serve_on(builder: &mut Builder, serving: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let runtime = builder.enable_all().build().context("the runtime cannot be started")?;
     let ended = runtime.block_on(serving);
     runtime.shutdown_background();
     ended

@@ -68,7 +68,7 @@ impl History {
 /// on to the child.
 ///
 /// # Errors
-/// If a child cannot be begun at all.
+/// If the first child cannot be begun, or each so far ended at once.
 pub(super) fn run() -> anyhow::Result<ExitCode> {
     Builder::new_current_thread()
         .enable_all()
@@ -84,20 +84,31 @@ async fn supervise() -> anyhow::Result<ExitCode> {
     let mut asked = false;
     loop {
         let begun = Instant::now();
-        let mut child = begin()?;
-        let status = loop {
-            tokio::select! {
-                ended = child.wait() => break ended.context("the guard cannot be waited for")?,
-                Some(()) = terminate.recv() => pass_on(&child, Signal::TERM),
-                Some(()) = interrupt.recv() => pass_on(&child, Signal::INT),
+        let (code, what) = match begin() {
+            Ok(mut child) => {
+                let status = loop {
+                    tokio::select! {
+                        ended = child.wait() => break ended.context("the guard cannot be waited for")?,
+                        Some(()) = terminate.recv() => pass_on(&child, Signal::TERM),
+                        Some(()) = interrupt.recv() => pass_on(&child, Signal::INT),
+                    }
+                    asked = true;
+                };
+                (status.code(), status.to_string())
             }
-            asked = true;
+            // Memory or processes ran out, perhaps: that passes, and the webhook beside us is well.
+            Err(error) if history.able => (Some(1), format!("{error:#}")),
+            Err(error) => return Err(error),
         };
-        let pause = match history.next(asked, status.code(), begun.elapsed()) {
+        let pause = match history.next(asked, code, begun.elapsed()) {
             Next::End(code) => return Ok(ExitCode::from(code)),
             Next::Again(pause) => pause,
         };
-        tracing::error!(%status, ?pause, "the guard's process ended; beginning it again");
+        tracing::error!(
+            what,
+            ?pause,
+            "the guard's process ended, or could not be begun; beginning it again"
+        );
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             Some(()) = terminate.recv() => return Ok(ExitCode::SUCCESS),

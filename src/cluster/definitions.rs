@@ -81,7 +81,9 @@ impl Definitions {
                 .find(|condition| condition.type_ == "NamesAccepted" && condition.status == "False")
             {
                 let text = refused.message.clone().unwrap_or_default();
-                return Err(Failure::Unreadable(format!("CustomResourceDefinition {name}: {text}")));
+                return Err(Failure::NotServed(format!(
+                    "CustomResourceDefinition {name}: its names are not accepted: {text}; another definition has them: remove that one"
+                )));
             }
             if conditions
                 .iter()

@@ -49,7 +49,7 @@ impl Secrets {
     /// # Errors
     /// If it cannot be read.
     pub async fn read(&self) -> Result<Option<Secret>, Failure> {
-        within(self.api.get_opt(&self.name)).await
+        within(self.api.get_opt(&self.name)).await.map_err(discreet)
     }
 
     /// Makes it, if there is none.
@@ -58,7 +58,7 @@ impl Secrets {
     /// If it was not made, or that is not known.
     pub async fn create(&self, secret: &Secret) -> Result<Secret, WriteError> {
         let created = within(self.api.create(&params(), secret)).await;
-        created.map_err(|failure| match failure {
+        created.map_err(discreet).map_err(|failure| match failure {
             Failure::Answered { code: 404, .. } => WriteError::Refused(failure),
             failure => WriteError::from(failure),
         })
@@ -73,7 +73,9 @@ impl Secrets {
             // Without them it would be no condition.
             return Err(WriteError::Conflict);
         }
-        Ok(within(self.api.replace(&self.name, &params(), secret)).await?)
+        Ok(within(self.api.replace(&self.name, &params(), secret))
+            .await
+            .map_err(discreet)?)
     }
 }
 
@@ -103,6 +105,14 @@ fn truster(entry: &ValidatingWebhook) -> Truster {
         entry: entry.name.clone(),
         server_name,
         bundle: client.ca_bundle.as_ref().map(|bundle| bundle.0.clone()),
+    }
+}
+
+/// A failure without a word of the Secret: the parser's text may quote it.
+fn discreet(failure: Failure) -> Failure {
+    match failure {
+        Failure::Unreadable(_) => Failure::Unreadable("the API server's answer is no Secret".into()),
+        failure => failure,
     }
 }
 

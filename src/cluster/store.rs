@@ -29,6 +29,9 @@ pub enum Failure {
         /// The API server's text.
         message: String,
     },
+    /// The API server took an object and will not serve it: its text.
+    #[error("{0}")]
+    NotServed(String),
     /// An answer that cannot be read.
     #[error(
         "unreadable answer: {0}; if a newer version or an editor wrote the object, upgrade deployer-guard or correct it"
@@ -43,7 +46,7 @@ impl Failure {
         match self {
             Self::Unreachable(_) => true,
             Self::Answered { code, .. } => matches!(code, 429 | 500 | 502 | 503 | 504),
-            Self::Forbidden(_) | Self::TimedOut | Self::Unreadable(_) => false,
+            Self::Forbidden(_) | Self::TimedOut | Self::NotServed(_) | Self::Unreadable(_) => false,
         }
     }
 }

@@ -246,7 +246,14 @@ impl Programmer {
         self.look(&mut state, &judged, stored.as_ref());
         if self.ca_bundle.is_awaited() {
             let fault = Some(self.ca_bundle.fault()).filter(|fault| !fault.is_empty());
-            let why = fault.unwrap_or_else(|| "the Secret with the certificates was not read yet".into());
+            let why = fault.unwrap_or_else(|| {
+                let what = if self.ca_bundle.current().is_some() {
+                    "the Secret with the certificates was filled just now, and replicas are given a moment to serve with it"
+                } else {
+                    "the Secret with the certificates was not read yet"
+                };
+                what.into()
+            });
             let why = Enforced::CaBundleMissing(why);
             self.tell(&mut state, &judged, stored.as_ref(), Some(&why));
             return Ok(false);
@@ -356,9 +363,9 @@ impl Programmer {
     fn look_at_bundles(&self, stored: Option<&ValidatingWebhookConfiguration>) {
         let entries = entries_of(stored);
         let ours = entries.iter().filter(|entry| entries::is_ours(&entry.name));
-        let bundles = ours.filter_map(|entry| entry.client_config.ca_bundle.as_ref());
-        self.ca_bundle
-            .found_stored(bundles.map(|bundle| bundle.0.as_slice()), Instant::now());
+        let bundles = ours.map(|entry| entry.client_config.ca_bundle.as_ref());
+        let bundles = bundles.map(|bundle| bundle.map(|bundle| bundle.0.as_slice()).unwrap_or_default());
+        self.ca_bundle.found_stored(bundles, self.leads.leads(), Instant::now());
     }
 
     /// Looks at the configuration as it was just read, and compares it with what these policies want.

@@ -176,8 +176,13 @@ impl StatusWriter {
             } else {
                 memory = Memory::default();
             }
-            let unproven = memory.evidence.values().any(|evidence| evidence.probe.is_err());
-            let period = if unproven { EVIDENCE.1 } else { PERIOD };
+            let unproven = memory
+                .evidence
+                .values()
+                .filter(|evidence| evidence.probe.is_err())
+                .count();
+            self.metrics.unanswered(unproven);
+            let period = if unproven > 0 { EVIDENCE.1 } else { PERIOD };
             tokio::select! {
                 Ok(()) = standings.changed() => {}
                 Ok(()) = board.changed() => {}

@@ -176,7 +176,8 @@ async fn ready(readiness: web::Data<Readiness>) -> HttpResponse {
     }
 }
 
-async fn scrape(metrics: web::Data<Metrics>) -> HttpResponse {
+async fn scrape(metrics: web::Data<Metrics>, readiness: web::Data<Readiness>) -> HttpResponse {
+    metrics.ready(readiness.is_ready());
     HttpResponse::Ok().content_type(OPEN_METRICS).body(metrics.encode())
 }
 

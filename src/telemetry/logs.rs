@@ -9,7 +9,8 @@ use tracing_subscriber::{Registry, fmt, layer::SubscriberExt as _, util::Subscri
 /// How much is logged and in which form, on the command line.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LogArgs {
-    /// What is logged: a level, or a filter as in `RUST_LOG`; a level alone is that of every library too
+    /// What is logged: a level, or a filter as in `RUST_LOG`; a level alone is that of every library too, but for `kube_client::client`,
+    /// which logs whole answers of the API server, Secrets among them: errors alone, unless the filter names it
     #[arg(
         long,
         env = "DEPLOYER_GUARD_LOG_LEVEL",
@@ -61,12 +62,7 @@ impl LogArgs {
     /// # Errors
     /// If the filter cannot be parsed or logging was set up before.
     pub fn init(&self) -> Result<(), LogError> {
-        let filter = EnvFilter::builder()
-            .parse(&self.log_level)
-            .map_err(|source| LogError::Filter {
-                filter: self.log_level.clone(),
-                source,
-            })?;
+        let filter = filter(&self.log_level)?;
         let registry = Registry::default().with(filter);
         match self.log_format {
             LogFormat::Json => registry
@@ -79,5 +75,70 @@ impl LogArgs {
             tracing::error!(target: "panic", backtrace = %backtrace, "{panic}");
         }));
         Ok(())
+    }
+}
+
+/// What logs a whole answer that it cannot read, at a level that is on by default. It may be a Secret.
+const INDISCREET: &str = "kube_client::client";
+
+fn filter(given: &str) -> Result<EnvFilter, LogError> {
+    let text = if given.trim().is_empty() || given.contains("kube_client") {
+        given.to_owned()
+    } else {
+        format!("{given},{INDISCREET}=error")
+    };
+    EnvFilter::builder().parse(text).map_err(|source| LogError::Filter {
+        filter: given.to_owned(),
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn logged(given: &str) -> String {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let layer = fmt::layer().with_writer(move || writer.clone()).without_time();
+        let subscriber = Registry::default().with(filter(given).unwrap()).with(layer);
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!(target: INDISCREET, "secret");
+            tracing::error!(target: INDISCREET, "loud");
+            tracing::warn!(target: "deployer_guard::guard", "ours");
+        });
+        String::from_utf8(lines.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[test]
+    fn answers_of_the_api_server_are_logged_only_where_the_filter_names_who_does() {
+        for given in [
+            "info,actix_server=warn",
+            "debug",
+            "trace",
+            "deployer_guard=info,kube=warn",
+        ] {
+            let lines = logged(given);
+            assert!(lines.contains("ours") && lines.contains("loud"), "{given}: {lines}");
+            assert!(!lines.contains("secret"), "{given}: {lines}");
+        }
+        assert!(logged("info,kube_client=warn").contains("secret"));
+        assert!(filter("no/level=x").is_err());
     }
 }

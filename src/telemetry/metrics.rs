@@ -93,6 +93,7 @@ pub struct Metrics {
     certificate_reload_failures: Counter,
     certificate_source_broken: Gauge,
     certificate_held_back: Gauge,
+    ready: Gauge,
     client_refusals: Arc<ClientRefusals>,
     reconciling: Reconciling,
 }
@@ -133,6 +134,7 @@ impl Metrics {
             certificate_reload_failures: Counter::default(),
             certificate_source_broken: Gauge::default(),
             certificate_held_back: Gauge::default(),
+            ready: Gauge::default(),
             client_refusals: Arc::default(),
             reconciling: Reconciling::default(),
         };
@@ -223,6 +225,7 @@ impl Metrics {
             "1 while a new certificate waits for the stored webhook configuration to trust it",
             self.certificate_held_back.clone(),
         );
+        own.register("ready", "1 while /readyz says that all is well", self.ready.clone());
         self.reconciling.register(own);
         own.register(
             "build",
@@ -326,6 +329,11 @@ impl Metrics {
     /// Says whether a new certificate waits to be trusted.
     pub fn certificate_held_back(&self, held_back: bool) {
         self.certificate_held_back.set(held_back.into());
+    }
+
+    /// Says whether this process is ready.
+    pub fn ready(&self, ready: bool) {
+        self.ready.set(ready.into());
     }
 
     /// Those of callers that are not served.

@@ -19,7 +19,7 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, 
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::X509Certificate;
 
-use super::trust::certificates;
+use super::trust::{certificates, lives};
 use crate::telemetry::metrics::ClientRefusals;
 
 /// Who may call, on the command line.
@@ -75,7 +75,23 @@ pub struct Clients {
 /// The last good content of the file.
 struct Authorities {
     content: Vec<CertificateDer<'static>>,
+    /// For all of them.
     verifier: Arc<dyn ClientCertVerifier>,
+}
+
+impl Authorities {
+    /// The check by those that are valid at this time: of itself, it does not look at the times of an authority.
+    fn at(&self, now: UnixTime, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, Error> {
+        let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        if self.content.iter().all(|one| lives(one, now)) {
+            return Ok(Arc::clone(&self.verifier));
+        }
+        let living: Vec<_> = self.content.iter().filter(|one| lives(one, now)).cloned().collect();
+        verifier(&living, provider).map_err(|why| {
+            tracing::debug!(why, "no authority of callers is valid");
+            Error::InvalidCertificate(CertificateError::UnknownIssuer)
+        })
+    }
 }
 
 impl ClientArgs {
@@ -150,24 +166,45 @@ fn read(path: &Path, provider: &Arc<CryptoProvider>) -> Result<Authorities, Clie
         path: path.to_owned(),
         source,
     })?;
+    parse(path, &pem, provider)
+}
+
+fn parse(path: &Path, pem: &[u8], provider: &Arc<CryptoProvider>) -> Result<Authorities, ClientsError> {
     let content = |why: String| ClientsError::Content {
         path: path.to_owned(),
         why,
     };
-    let found = certificates(&pem).map_err(content)?;
-    let mut roots = RootCertStore::empty();
-    for certificate in &found {
-        roots
-            .add(certificate.clone())
-            .map_err(|error| content(error.to_string()))?;
+    let found = certificates(pem).map_err(content)?;
+    for (i, certificate) in found.iter().enumerate() {
+        if !is_authority(certificate) {
+            return Err(content(format!(
+                "its CERTIFICATE section {} is no authority, by its basicConstraints",
+                i + 1
+            )));
+        }
     }
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
-        .build()
-        .map_err(|error| content(error.to_string()))?;
     Ok(Authorities {
+        verifier: verifier(&found, provider).map_err(content)?,
         content: found,
-        verifier,
     })
+}
+
+/// The check by these authorities, whatever their times.
+fn verifier(
+    authorities: &[CertificateDer<'static>],
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in authorities {
+        roots.add(certificate.clone()).map_err(|error| error.to_string())?;
+    }
+    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
+        .build()
+        .map_err(|error| error.to_string())
+}
+
+fn is_authority(certificate: &CertificateDer<'_>) -> bool {
+    x509_parser::parse_x509_certificate(certificate).is_ok_and(|(_, parsed)| parsed.is_ca())
 }
 
 impl ClientCertVerifier for Clients {
@@ -190,9 +227,10 @@ impl ClientCertVerifier for Clients {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         self.refusals.shown();
-        let verified = self
-            .verifier()
-            .verify_client_cert(end_entity, intermediates, now)
+        let current = self.current.load();
+        let verified = current
+            .at(now, &self.provider)
+            .and_then(|verifier| verifier.verify_client_cert(end_entity, intermediates, now))
             .inspect_err(|error| {
                 self.refusals.not_trusted();
                 tracing::debug!(%error, "a caller's certificate is not trusted");
@@ -234,5 +272,94 @@ impl fmt::Debug for Clients {
         f.debug_struct("Clients")
             .field("names", &self.names)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{
+        BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    };
+    use time::OffsetDateTime;
+
+    use super::*;
+
+    const NOW: i64 = 1_800_000_000;
+
+    fn at(seconds: i64) -> OffsetDateTime {
+        OffsetDateTime::from_unix_timestamp(seconds).unwrap()
+    }
+
+    fn params(name: &str, days: i64) -> CertificateParams {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        (params.not_before, params.not_after) = (at(NOW - 1000), at(NOW + days * 86_400));
+        params
+    }
+
+    /// An authority with so many days to live, and a certificate of it for this use.
+    fn issued(days: i64, usage: ExtendedKeyUsagePurpose) -> (String, String) {
+        let (key, leaf_key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+        let mut ca = params("callers", days);
+        ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        ca.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let certificate = ca.self_signed(&key).unwrap().pem();
+        let mut leaf = params("kube-apiserver", 100);
+        leaf.extended_key_usages = vec![usage];
+        let leaf = leaf.signed_by(&leaf_key, &Issuer::new(ca, key)).unwrap();
+        (certificate, leaf.pem())
+    }
+
+    fn load(content: &str) -> Result<Clients, ClientsError> {
+        let (path, provider) = (
+            PathBuf::from("ca.crt"),
+            Arc::new(rustls::crypto::ring::default_provider()),
+        );
+        Ok(Clients {
+            current: ArcSwap::from_pointee(parse(&path, content.as_bytes(), &provider)?),
+            path,
+            names: Vec::new(),
+            interval: Duration::from_secs(1),
+            provider,
+            refusals: Arc::default(),
+        })
+    }
+
+    fn verify(clients: &Clients, leaf: &str, now: i64) -> Result<(), String> {
+        let leaf = &certificates(leaf.as_bytes()).unwrap()[0];
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(now.try_into().unwrap()));
+        let verified = clients.verify_client_cert(leaf, &[], now);
+        verified.map(drop).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_caller_needs_a_certificate_for_clients_of_an_authority_that_has_not_expired() {
+        let (short, one) = issued(1, ExtendedKeyUsagePurpose::ClientAuth);
+        let (long, other) = issued(50, ExtendedKeyUsagePurpose::ClientAuth);
+        let (servers, server) = issued(50, ExtendedKeyUsagePurpose::ServerAuth);
+        let clients = load(&format!("{short}{long}{servers}")).unwrap();
+        let later = NOW + 2 * 86_400;
+        for (what, leaf, now, served) in [
+            ("all live", &one, NOW, true),
+            ("all live, another", &other, NOW, true),
+            ("its authority expired", &one, later, false),
+            ("another authority expired", &other, later, true),
+            ("all expired", &other, NOW + 60 * 86_400, false),
+            ("it is for servers", &server, NOW, false),
+        ] {
+            assert_eq!(verify(&clients, leaf, now).is_ok(), served, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_that_is_no_authority_is_none_in_the_file_either() {
+        let (ca, leaf) = issued(50, ExtendedKeyUsagePurpose::ClientAuth);
+        let error = load(&format!("{ca}{leaf}")).unwrap_err().to_string();
+        assert!(
+            error.contains("section 2 is no authority") && error.contains("--client-ca-file"),
+            "{error}"
+        );
+        let itself = load(&leaf).map(|clients| verify(&clients, &leaf, NOW));
+        assert!(itself.is_err(), "a leaf does not vouch for itself");
     }
 }

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::pem;
 
 use super::pair::{Fingerprint, Pair, PairError, fingerprint, now};
 use super::served::Served;
@@ -42,12 +41,12 @@ pub enum TlsError {
         why: String,
     },
     /// The key file holds no private key, or what it holds is not PEM.
-    #[error("no private key in {}: {source}; --tls-key-file must name a PEM file with one PKCS#8, SEC1 or PKCS#1 key", path.display())]
+    #[error("no private key in {}: {why}; --tls-key-file must name a PEM file with one PKCS#8, SEC1 or PKCS#1 key", path.display())]
     Key {
         /// The file.
         path: PathBuf,
-        /// What the parser said.
-        source: pem::Error,
+        /// What is wrong with it.
+        why: &'static str,
     },
     /// The key is of no use, or is not the key of the certificate.
     #[error(
@@ -240,9 +239,9 @@ fn parse(
     provider: &CryptoProvider,
 ) -> Result<Pair, TlsError> {
     Pair::parse(cert_pem, key_pem, provider).map_err(|error| match error {
-        PairError::Key(source) => TlsError::Key {
+        PairError::Key(why) => TlsError::Key {
             path: key.to_owned(),
-            source,
+            why,
         },
         PairError::Mismatch(source) => TlsError::Pair {
             cert: cert.to_owned(),
@@ -258,4 +257,25 @@ fn parse(
             why: other.to_string(),
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::pem::leaks::{assert_quotes_nothing, broken_keys};
+
+    #[test]
+    fn an_error_names_the_file_and_quotes_nothing_of_a_key() {
+        let provider = rustls::crypto::ring::default_provider();
+        let (cert, key) = (Path::new("tls.crt"), Path::new("tls.key"));
+        let made = rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap();
+        for (what, broken) in broken_keys() {
+            for (cert_pem, file) in [(made.cert.pem().as_bytes(), "tls.key"), (&broken, "tls.crt")] {
+                let error = parse(cert, cert_pem, key, &broken, &provider).unwrap_err();
+                let text = format!("{error} {error:?}");
+                assert!(text.contains(file), "{text}");
+                assert_quotes_nothing(what, &text, &broken);
+            }
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! What the webhook serves TLS with: its certificate, and the check of its callers.
 //!
-//! - [`pair`]: a certificate and its key; [`served`]: the one that handshakes are answered with
+//! - [`pem`]: what a file or Secret holds; [`pair`]: a certificate and its key; [`served`]: the one that handshakes are answered with
 //! - [`files`], [`secret`]: where pairs come from, looked at again and again
 //! - [`trust`], [`hold_back`]: whether the API servers trust a new pair yet
 //! - [`clients`]: who may call
@@ -10,6 +10,7 @@ pub mod files;
 pub mod hold_back;
 pub mod options;
 pub mod pair;
+pub mod pem;
 pub mod secret;
 pub mod served;
 pub mod trust;

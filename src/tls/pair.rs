@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
 use sha2::{Digest, Sha256};
+
+use super::pem;
 
 /// Why a content is no pair to serve with.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +18,7 @@ pub enum PairError {
     Certificate(String),
     /// There is no private key, or what is there is not PEM.
     #[error("no private key: {0}")]
-    Key(#[source] pem::Error),
+    Key(&'static str),
     /// The key is of no use, or is not the key of the certificate.
     #[error("certificate and key do not go together: {0}")]
     Mismatch(#[source] rustls::Error),
@@ -47,17 +48,15 @@ impl Pair {
     /// # Errors
     /// If a part is missing or broken, or the key is not that of the first certificate.
     pub fn parse(cert_pem: &[u8], key_pem: &[u8], provider: &CryptoProvider) -> Result<Self, PairError> {
-        let chain = CertificateDer::pem_slice_iter(cert_pem)
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| PairError::Certificate(error.to_string()))?;
-        let leaf = chain
+        let certificate = |why: &str| PairError::Certificate(why.to_owned());
+        let chain = pem::certificates(cert_pem).map_err(certificate)?;
+        let (_, parsed) = chain
             .first()
-            .ok_or_else(|| PairError::Certificate("there is no CERTIFICATE section".to_owned()))?;
-        let (_, parsed) =
-            x509_parser::parse_x509_certificate(leaf).map_err(|error| PairError::Certificate(error.to_string()))?;
+            .and_then(|leaf| x509_parser::parse_x509_certificate(leaf).ok())
+            .ok_or_else(|| certificate("the first CERTIFICATE section holds none"))?;
         let validity = parsed.validity();
         let (not_before, not_after) = (validity.not_before.timestamp(), validity.not_after.timestamp());
-        let private = PrivateKeyDer::from_pem_slice(key_pem).map_err(PairError::Key)?;
+        let private = pem::private_key(key_pem).map_err(PairError::Key)?;
         let certified = CertifiedKey::from_der(chain, private, provider).map_err(PairError::Mismatch)?;
         Ok(Self {
             certified: Arc::new(certified),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::{Instant, sleep};
 
-use super::hold_back::{HoldBack, Look, Verdict};
+use super::hold_back::{HoldBack, Look, Verdict, distrust};
 use super::pair::{Fingerprint, Pair, fingerprint, now};
 use super::served::Served;
 use super::trust::Truster;
@@ -20,6 +20,13 @@ use crate::telemetry::metrics::Metrics;
 
 /// The shortest time between two reads.
 const LEAST: Duration = Duration::from_millis(10);
+/// How often the Secret is read while there is nothing to serve with: as soon as it is filled, entries are stored that send creates here.
+const EAGER: Duration = Duration::from_millis(250);
+/// How often it is looked whether the first pair is trusted.
+const CONFIRM: Duration = Duration::from_secs(1);
+/// For how long a replica whose first pair is not trusted by every entry is not ready. An entry that never trusts it, or a guard that
+/// never runs, keeps no replica out for ever.
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// What a Secret holds for a server.
 #[derive(Clone, Default)]
@@ -59,6 +66,19 @@ struct Memory {
     /// What was reported last.
     problem: Option<Problem>,
     held: Option<String>,
+    /// Since when the first pair is served, as long as it is not known to be trusted.
+    unconfirmed: Option<Instant>,
+}
+
+impl Memory {
+    fn new(trust_delay: Duration) -> Self {
+        Self {
+            hold_back: HoldBack::new(trust_delay),
+            problem: None,
+            held: None,
+            unconfirmed: None,
+        }
+    }
 }
 
 /// Why the Secret is of no use as it is.
@@ -66,6 +86,8 @@ struct Memory {
 struct Problem {
     /// What tells one broken content from another.
     content: Option<Fingerprint>,
+    /// It is not known what the Secret holds: that is no fault of it.
+    is_unread: bool,
     text: String,
 }
 
@@ -104,26 +126,71 @@ impl TlsSecret {
 
     /// Reads again and again, and serves with a new pair as soon as it may. Ends only by being dropped.
     pub(super) async fn keep_fresh(&self, metrics: &Metrics, condition: &Condition) -> Infallible {
-        let mut memory = Memory {
-            hold_back: HoldBack::new(self.trust_delay),
-            problem: None,
-            held: None,
-        };
+        let mut memory = Memory::new(self.trust_delay);
         loop {
             self.look(&mut memory, metrics, condition).await;
-            sleep(self.interval).await;
+            self.confirm(&mut memory, condition).await;
+            sleep(self.pause(&memory, now())).await;
+        }
+    }
+
+    /// How long to wait for the next look.
+    fn pause(&self, memory: &Memory, now: i64) -> Duration {
+        let Some(current) = self.served.current() else {
+            return self.interval.min(EAGER);
+        };
+        let interval = if memory.unconfirmed.is_some() {
+            self.interval.min(CONFIRM)
+        } else {
+            self.interval
+        };
+        if memory.held.is_none() {
+            return interval;
+        }
+        // The one that is held back is served as soon as the current one is of no use.
+        let left = u64::try_from(current.not_after() + 1 - now).unwrap_or_default();
+        interval.min(Duration::from_secs(left.max(1)))
+    }
+
+    /// The first pair is served at once, and the replica is ready when every entry of ours trusts it: it may have been started in the
+    /// middle of an exchange, and others serve what is trusted meanwhile.
+    async fn confirm(&self, memory: &mut Memory, condition: &Condition) {
+        let (Some(since), Some(current)) = (memory.unconfirmed, self.served.current()) else {
+            return;
+        };
+        // What cannot be read says nothing against it.
+        let entries = self.upstream.trusters().await.unwrap_or_default();
+        match distrust(&current, &entries, now()) {
+            Some(why) if since.elapsed() < PATIENCE => {
+                condition.fail(format!("the certificate is served, but {why}"));
+            }
+            doubt => {
+                if let Some(why) = doubt {
+                    tracing::warn!(%why, secret = self.name, "ready all the same: the first certificate has waited for long enough");
+                }
+                memory.unconfirmed = None;
+                condition.hold();
+            }
         }
     }
 
     async fn look(&self, memory: &mut Memory, metrics: &Metrics, condition: &Condition) {
         let found = match self.upstream.content().await {
             Ok(content) => self.judge(content),
+            Err(Failure::Forbidden(why)) => Err(Problem {
+                content: None,
+                is_unread: false,
+                text: format!("may not be read: {why}; the ServiceAccount needs the rule of deploy/rbac.yaml for it"),
+            }),
             Err(why) => Err(Problem {
                 content: None,
-                text: format!("cannot be read: {why}; the ServiceAccount needs the rule of deploy/rbac.yaml for it"),
+                is_unread: true,
+                text: format!("cannot be read: {why}"),
             }),
         };
-        metrics.certificate_source_broken(found.is_err());
+        if !matches!(&found, Err(problem) if problem.is_unread) {
+            metrics.certificate_source_broken(found.is_err());
+        }
         match found {
             Ok(None) => {
                 memory.problem = None;
@@ -139,12 +206,16 @@ impl TlsSecret {
                         "serving with a new certificate"
                     );
                     metrics.certificate_not_after(pair.not_after());
+                    if self.served.current().is_none() {
+                        memory.unconfirmed = Some(Instant::now());
+                    }
                     self.served.serve(pair);
-                    condition.hold();
                 }
             }
             Err(problem) => {
-                self.release(memory, metrics);
+                if !problem.is_unread {
+                    self.release(memory, metrics);
+                }
                 let text = format!("Secret {}/{} {}", self.namespace, self.name, problem.text);
                 if self.served.current().is_none() {
                     condition.fail(text.clone());
@@ -152,7 +223,9 @@ impl TlsSecret {
                 if memory.problem.as_ref() != Some(&problem) {
                     let stays = self.served.current().map(|_| "the last good pair stays");
                     tracing::warn!(problem = text, stays, "the certificate cannot be served with");
-                    metrics.certificate_reload_failed();
+                    if !problem.is_unread {
+                        metrics.certificate_reload_failed();
+                    }
                     memory.problem = Some(problem);
                 }
             }
@@ -163,12 +236,13 @@ impl TlsSecret {
     fn judge(&self, content: Option<Content>) -> Result<Option<Pair>, Problem> {
         let problem = |content, text: &str| Problem {
             content,
+            is_unread: false,
             text: text.to_owned(),
         };
         let content = content.ok_or_else(|| {
             problem(
                 None,
-                "does not exist: apply the manifest that it belongs to, or wait until the guard (--self-managed-tls) or cert-manager makes it",
+                "does not exist: the guard (--self-managed-tls) or cert-manager makes it; a Secret of yours you make yourself",
             )
         })?;
         let part = |part: Option<Vec<u8>>| part.filter(|part| !part.is_empty());
@@ -204,9 +278,10 @@ impl TlsSecret {
 
     /// Whether a new pair may be served: not while it is held back.
     async fn may_serve(&self, memory: &mut Memory, pair: &Pair, metrics: &Metrics) -> bool {
-        if !HoldBack::is_needed(self.served.current().as_deref(), now()) {
+        let current = self.served.current();
+        let Some(current) = current.filter(|current| HoldBack::is_needed(Some(current), now())) else {
             return true;
-        }
+        };
         let begun = Instant::now();
         let entries = self.upstream.trusters().await;
         let look = Look {
@@ -215,7 +290,7 @@ impl TlsSecret {
             ended: Instant::now(),
             now: now(),
         };
-        match memory.hold_back.judge(pair, &look) {
+        match memory.hold_back.judge(&current, pair, &look) {
             Verdict::Serve => true,
             Verdict::Hold(why) => {
                 let why = why.to_string();
@@ -248,3 +323,6 @@ impl fmt::Debug for TlsSecret {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,9 +3,10 @@
 use rustls::RootCertStore;
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use rustls::crypto::ring::default_provider;
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
+
+use super::pem;
 
 /// One of our entries of the stored webhook configuration, as far as trust goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,15 +24,10 @@ pub struct Truster {
 /// # Errors
 /// If it holds no certificate, or something that is none.
 pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
-    let certificates = CertificateDer::pem_slice_iter(pem)
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| error.to_string())?;
-    if certificates.is_empty() {
-        return Err("it has no CERTIFICATE section".into());
-    }
+    let certificates = pem::certificates(pem)?;
     for (i, certificate) in certificates.iter().enumerate() {
         x509_parser::parse_x509_certificate(certificate)
-            .map_err(|error| format!("number {} is no certificate: {error}", i + 1))?;
+            .map_err(|_| format!("its CERTIFICATE section {} holds none", i + 1))?;
     }
     Ok(certificates)
 }
@@ -69,7 +65,8 @@ pub fn verify(
     Ok(())
 }
 
-fn lives(certificate: &CertificateDer<'_>, now: i64) -> bool {
+/// Whether a certificate is valid at this time, in seconds since the Unix epoch.
+pub(super) fn lives(certificate: &CertificateDer<'_>, now: i64) -> bool {
     x509_parser::parse_x509_certificate(certificate).is_ok_and(|(_, parsed)| {
         let validity = parsed.validity();
         (validity.not_before.timestamp()..=validity.not_after.timestamp()).contains(&now)
@@ -84,5 +81,41 @@ impl Truster {
     pub fn trusts(&self, chain: &[CertificateDer<'_>], now: i64) -> Result<(), String> {
         let Some(bundle) = &self.bundle else { return Ok(()) };
         verify(chain, &certificates(bundle)?, Some(&self.server_name), now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::certificates::authority::{Life, Made, authority, serving};
+
+    const NOW: i64 = 1_800_000_000;
+
+    fn parsed(made: &Made) -> Vec<CertificateDer<'static>> {
+        certificates(made.certificate.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_chain_is_accepted_for_its_names_under_its_authority_while_both_live() {
+        let (ours, other) = [(); 2].map(|()| authority(Life::from(NOW, 1000)).unwrap()).into();
+        let names = ["webhook.example".to_owned(), "127.0.0.1".to_owned()];
+        let ca = parsed(&ours);
+        let leaf = serving(&ca[0], &ours.key, &names, Life::from(NOW, 5000)).unwrap();
+        let chain = parsed(&leaf);
+        let both = [parsed(&other), ca.clone()].concat();
+        for (what, bundle, name, at, accepted) in [
+            ("its authority", &ca, "webhook.example", NOW, true),
+            ("an address", &ca, "127.0.0.1", NOW, true),
+            ("beside another", &both, "webhook.example", NOW, true),
+            ("another alone", &parsed(&other), "webhook.example", NOW, false),
+            ("another name", &ca, "other.example", NOW, false),
+            ("itself", &chain, "webhook.example", NOW, true),
+            ("an authority that expired", &ca, "webhook.example", NOW + 1001, false),
+            ("itself, expired", &chain, "webhook.example", NOW + 5001, false),
+            ("too early", &ca, "webhook.example", NOW - 1000, false),
+        ] {
+            assert_eq!(verify(&chain, bundle, Some(name), at).is_ok(), accepted, "{what}");
+        }
+        assert!(verify(&[], &ca, None, NOW).is_err());
     }
 }

@@ -323,6 +323,24 @@ fn knows(schema: &Value, path: &str) -> bool {
     true
 }
 
+/// Every property of the schema is a value, and no other is let in.
+fn properties(schema: &Value, path: &str, values: &Value) {
+    let Some(fields) = schema.get("properties").and_then(Value::as_object) else {
+        return;
+    };
+    assert_eq!(schema["additionalProperties"], false, "{path} lets unknown values in");
+    for (name, schema) in fields.iter().filter(|(name, _)| !path.is_empty() || *name != "global") {
+        // What an issuer is called has no default.
+        if path == "/certificates/certManager/issuerRef" {
+            continue;
+        }
+        let value = values
+            .get(name)
+            .unwrap_or_else(|| panic!("{path}/{name} is in the schema alone"));
+        properties(schema, &format!("{path}/{name}"), value);
+    }
+}
+
 #[test]
 fn the_schema_knows_every_value_and_no_other() {
     let values: Value = serde_saphyr::from_str(&read("charts/deployer-guard/values.yaml")).unwrap();
@@ -331,22 +349,6 @@ fn the_schema_knows_every_value_and_no_other() {
     leaves(&values, "", &mut paths);
     let unknown: Vec<_> = paths.iter().filter(|path| !knows(&schema, path)).collect();
     assert!(unknown.is_empty(), "{unknown:?}");
-    fn properties(schema: &Value, path: &str, values: &Value) {
-        let Some(fields) = schema.get("properties").and_then(Value::as_object) else {
-            return;
-        };
-        assert_eq!(schema["additionalProperties"], false, "{path} lets unknown values in");
-        for (name, schema) in fields.iter().filter(|(name, _)| path != "" || *name != "global") {
-            // What an issuer is called has no default.
-            if path == "/certificates/certManager/issuerRef" {
-                continue;
-            }
-            let value = values
-                .get(name)
-                .unwrap_or_else(|| panic!("{path}/{name} is in the schema alone"));
-            properties(schema, &format!("{path}/{name}"), value);
-        }
-    }
     properties(&schema, "", &values);
 }
 

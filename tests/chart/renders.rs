@@ -1,6 +1,8 @@
 //! What is rendered from each shape of values worth testing.
 
-use crate::helm::{NAMESPACE, file, helm, rendered, shapes, template};
+use serde_json::Value;
+
+use crate::helm::{NAMESPACE, file, helm, objects, rendered, shapes, template};
 
 #[test]
 fn the_chart_has_nothing_that_lint_complains_of() {
@@ -60,7 +62,7 @@ fn two_renders_are_one() {
 fn helm_3_renders_the_same_objects() {
     for (name, values) in shapes() {
         let theirs = template("helm3", &["--values", values.to_str().unwrap()]).unwrap();
-        let mut theirs: Vec<_> = crate::helm::objects(&theirs).iter().map(ToString::to_string).collect();
+        let mut theirs: Vec<_> = objects(&theirs).iter().map(ToString::to_string).collect();
         let mut ours: Vec<_> = rendered(&values, &[]).iter().map(ToString::to_string).collect();
         theirs.sort();
         ours.sort();
@@ -86,39 +88,43 @@ fn what_the_guard_fills_is_rendered_without_content() {
     }
 }
 
+/// Fails where a name, a label or an annotation is no string.
+fn check_names(value: &Value, path: &str) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                check_names(value, &format!("{path}/{name}"));
+                let text = ["/labels", "/annotations", "/matchLabels"]
+                    .iter()
+                    .any(|end| path.ends_with(end));
+                let named = ["name", "namespace", "serviceAccountName", "secretName"].contains(&name.as_str());
+                assert!(
+                    !(text || named) || value.is_string() || value.is_object(),
+                    "{path}/{name}: {value}"
+                );
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| check_names(value, path)),
+        _ => {}
+    }
+}
+
 /// What looks like a number or a word of YAML stays a string.
 #[test]
 fn names_that_look_like_something_else_stay_names() {
-    let flags = [
-        "--set-string",
-        "fullnameOverride=789,nameOverride=012",
-        "--set-string",
-        "tests.namespace=on",
-    ];
-    let mut all = vec!["template", "123", "", "--namespace", "456", "--kube-version", "1.36.0"];
     let chart = file("charts/deployer-guard");
-    all[2] = chart.to_str().unwrap();
-    all.extend(flags);
-    for object in crate::helm::objects(&helm("helm", &all).unwrap()) {
-        fn check(value: &serde_json::Value, path: &str) {
-            match value {
-                serde_json::Value::Object(fields) => {
-                    for (name, value) in fields {
-                        check(value, &format!("{path}/{name}"));
-                        let text = path.ends_with("/labels")
-                            || path.ends_with("/annotations")
-                            || path.ends_with("/matchLabels");
-                        let named = ["name", "namespace", "serviceAccountName", "secretName"].contains(&name.as_str());
-                        assert!(
-                            !(text || named) || value.is_string() || value.is_object(),
-                            "{path}/{name}: {value}"
-                        );
-                    }
-                }
-                serde_json::Value::Array(values) => values.iter().for_each(|value| check(value, path)),
-                _ => {}
-            }
-        }
-        check(&object, object["kind"].as_str().unwrap());
+    let all = [
+        "template",
+        "123",
+        chart.to_str().unwrap(),
+        "--namespace",
+        "456",
+        "--kube-version",
+        "1.36.0",
+        "--set-string",
+        "fullnameOverride=789,nameOverride=012,tests.namespace=on",
+    ];
+    for object in objects(&helm("helm", &all).unwrap()) {
+        check_names(&object, object["kind"].as_str().unwrap());
     }
 }

@@ -13,7 +13,6 @@ fn guarded(names: &[&'static str]) -> System {
     let calls: Vec<_> = names.iter().map(|name| Create(name)).collect();
     System {
         guards: Watchers::Any,
-        stock_taken: true,
         bypass: Some("s"),
         ..System::of(&calls)
     }
@@ -59,7 +58,6 @@ fn any_guards_and_owners_that_go() {
 fn any_guards_and_pods_that_arrive_late() {
     let system = System {
         bypass: None,
-        stock_taken: false,
         arrives_late: true,
         ..guarded(&["a", "b"])
     };

@@ -65,11 +65,24 @@ fn a_call_that_the_api_server_repeats_while_the_first_goes_on() {
 
 #[test]
 fn a_deployer_that_was_there_before_the_policy() {
-    let system = System::of(&[Create("a"), Create("a"), Create("b"), Create("s")]);
+    let system = System::of(&[Create("a"), Create("a"), Create("s")]);
     holds(
-        "four creates, a stranger",
+        "three creates, a stranger",
         System {
             stranger: Some("s"),
+            stock_taken: false,
+            ..system
+        },
+    );
+}
+
+#[test]
+fn pods_that_are_listed_until_stock_is_taken() {
+    let system = System::of(&[Create("a"), Create("a"), Create("b")]);
+    holds(
+        "three creates, each with a list",
+        System {
+            stock_taken: false,
             ..system
         },
     );

@@ -1,36 +1,27 @@
 //! Certificates that the guards make themselves, on a real API server, with the rights of `deploy/rbac.yaml` alone: from an empty
 //! Secret to a refusal, through renewals, and whatever becomes of the Secret.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+mod rooms;
+mod stream;
+
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use deployer_guard::guard::board::Leads;
-use deployer_guard::guard::certificates::held::{CA_KEY, CERTIFICATE, Held, KEY};
-use deployer_guard::guard::certificates::plan::Terms;
-use deployer_guard::guard::certificates::{Certificates, SelfManaged, Settings};
-use deployer_guard::guard::configuration::ca_bundle::{BundleSource, CaBundle};
-use deployer_guard::telemetry::metrics::Metrics;
+use deployer_guard::guard::certificates::held::{BUNDLE, CA_KEY, CERTIFICATE, Data, Held, KEY, NEXT_CA_KEY};
 use deployer_guard::tls::pair::now;
 use deployer_guard::tls::trust::certificates;
-use deployer_guard_testkit::objects::{create_pod, make_namespace};
-use deployer_guard_testkit::{ControlPlane, NAMESPACE, SECRET, Stage, http_get, until};
+use deployer_guard_testkit::objects::apply_yaml;
+use deployer_guard_testkit::{ControlPlane, NAMESPACE, Pki, SECRET, Stage, http_get, until};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
-use rustls::RootCertStore;
-use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
-use tokio::sync::watch;
-use tokio::task::JoinHandle;
-use tokio_rustls::TlsConnector;
 
+use self::stream::{Stream, shake_hands};
 use crate::common::{PROGRAM, run};
-use crate::creators::{BY_LABEL, assert_never_two, deployer, witness};
+use crate::creators::{BY_LABEL, assert_never_two, witness};
 
 const SOON: Duration = Duration::from_secs(40);
 
@@ -38,14 +29,17 @@ fn secrets(client: &Client) -> Api<Secret> {
     Api::namespaced(client.clone(), NAMESPACE)
 }
 
-async fn data(client: &Client) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
-    let secret = secrets(client).get(SECRET).await?;
+fn data_of(secret: Secret) -> Data {
     let data = secret.data.unwrap_or_default();
-    Ok(data.into_iter().map(|(key, value)| (key, value.0)).collect())
+    data.into_iter().map(|(key, value)| (key, value.0)).collect()
+}
+
+async fn data(client: &Client) -> anyhow::Result<Data> {
+    Ok(data_of(secrets(client).get(SECRET).await?))
 }
 
 /// What is in the Secret, if it is all that it has to be.
-async fn good(client: &Client) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
+async fn good(client: &Client) -> anyhow::Result<Data> {
     let data = data(client).await?;
     let held = Held::read(&data, &["127.0.0.1".to_owned()], now());
     ensure!(held.is_good(now()), "{:?}", data.keys());
@@ -62,82 +56,6 @@ async fn harm(client: &Client, keys: &[(&str, Option<&[u8]>)]) -> anyhow::Result
     secrets(client)
         .patch(SECRET, &PatchParams::default(), &Patch::Merge(&patch))
         .await?;
-    Ok(())
-}
-
-/// Creates that go on, and handshakes with each replica that trust what is stored.
-struct Stream {
-    ended: Arc<AtomicBool>,
-    creates: Arc<AtomicUsize>,
-    running: Vec<JoinHandle<anyhow::Result<()>>>,
-}
-
-impl Stream {
-    async fn start(stage: &'static Stage, namespace: &'static str) -> anyhow::Result<Self> {
-        make_namespace(&stage.plane.client(0), namespace, &[], false).await?;
-        let (ended, creates) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let mut running = Vec::new();
-        for creator in 0..2 {
-            let (ended, creates) = (Arc::clone(&ended), Arc::clone(&creates));
-            let client = stage.plane.client(creator % stage.plane.api_servers());
-            running.push(tokio::spawn(async move {
-                while !ended.load(Ordering::Relaxed) {
-                    let i = creates.fetch_add(1, Ordering::Relaxed);
-                    let config = format!("c{}", i / 3);
-                    let pod = deployer(&config, "1", &format!("{config}-{}", i % 3));
-                    let answer = create_pod(&client, namespace, &pod).await?;
-                    let why = answer.message();
-                    // A rule of ours, and nothing else.
-                    let by_rule = answer.code == 403 && why.contains("DeployerPolicy \"by-label\" refuses");
-                    ensure!(answer.code == 201 || by_rule, "create {i}: {} {why}", answer.code);
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
-                Ok(())
-            }));
-        }
-        for replica in &stage.replicas {
-            let ended = Arc::clone(&ended);
-            running.push(tokio::spawn(async move {
-                while !ended.load(Ordering::Relaxed) {
-                    let trusted = stage.ca_bundle().await?;
-                    shake_hands(replica.address, &trusted)
-                        .await
-                        .with_context(|| format!("a new connection to {}", replica.address))?;
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
-                Ok(())
-            }));
-        }
-        Ok(Self {
-            ended,
-            creates,
-            running,
-        })
-    }
-
-    async fn end(self) -> anyhow::Result<usize> {
-        self.ended.store(true, Ordering::Relaxed);
-        for task in self.running {
-            task.await??;
-        }
-        Ok(self.creates.load(Ordering::Relaxed))
-    }
-}
-
-/// A connection as an API server makes it that trusts these authorities alone.
-async fn shake_hands(address: std::net::SocketAddr, trusted: &[u8]) -> anyhow::Result<()> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(trusted).map_err(anyhow::Error::msg)? {
-        roots.add(certificate)?;
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let stream = TcpStream::connect(address).await?;
-    let name = ServerName::try_from(address.ip().to_string())?;
-    TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
     Ok(())
 }
 
@@ -221,7 +139,7 @@ fn whatever_becomes_of_the_secret_no_create_fails_and_it_is_put_right() {
         let client = stage.plane.client(0);
         let first = good(&client).await?;
         let stream = Stream::start(stage, "harmed").await?;
-        let other = deployer_guard_testkit::Pki::new("other")?.serving(&["127.0.0.1"])?;
+        let other = Pki::new("other")?.serving(&["127.0.0.1"])?;
         for (what, keys) in [
             (
                 "half a certificate",
@@ -237,7 +155,7 @@ fn whatever_becomes_of_the_secret_no_create_fails_and_it_is_put_right() {
                 ],
             ),
             ("no key of the authority", &[(CA_KEY, None)]),
-            ("an authority that is none", &[("ca.crt", Some(b"nonsense"))]),
+            ("an authority that is none", &[(BUNDLE, Some(b"nonsense"))]),
         ] {
             let before = data(&client).await?;
             harm(&client, keys).await.context(what)?;
@@ -248,7 +166,13 @@ fn whatever_becomes_of_the_secret_no_create_fails_and_it_is_put_right() {
             })
             .await?;
         }
-        let before = good(&client).await?;
+        // With its key, the old authority issues on until the new one is trusted: what is put back is put back when that is over.
+        let before = until("the exchange to be over", SOON, async || {
+            let data = good(&client).await?;
+            ensure!(!data.contains_key(NEXT_CA_KEY), "another authority waits");
+            Ok(data)
+        })
+        .await?;
         for (what, empty) in [("emptied", true), ("deleted", false)] {
             if empty {
                 let patch = json!({ "data": null });
@@ -294,8 +218,80 @@ fn whatever_becomes_of_the_secret_no_create_fails_and_it_is_put_right() {
         })
         .await?;
         rights(stage)?;
-        let used = uses(stage, "create")? + uses(stage, "update")? + uses(stage, "get")?;
-        ensure!(used > 0 && uses(stage, "create")? > 0, "a right that nobody used");
+        for verb in ["get", "update", "create"] {
+            ensure!(uses(stage, verb)? > 0, "nobody used {verb} on Secrets");
+        }
+        Ok(())
+    });
+}
+
+/// As cert-manager does it: a new authority, a new pair, and not a word of the old ones, in one write.
+#[test]
+fn a_secret_of_somebody_else_is_reported_while_it_has_no_authority_and_exchanging_all_of_it_fails_no_create() {
+    run(async {
+        let stage = Stage::builder(PROGRAM)
+            .certificates_in_secret()
+            .argument("--tls-secret-interval=200ms")
+            .argument("--trust-delay=2s")
+            .start()
+            .await?;
+        let stage: &'static mut Stage = Box::leak(Box::new(stage));
+        let client = stage.plane.client(0);
+        let authority = data(&client).await?.remove(BUNDLE).context("an authority")?;
+        harm(&client, &[(BUNDLE, None)]).await?;
+        stage.apply_configuration().await?;
+        let guard = stage.start_guard("guard-0", &["--tls-secret", SECRET]).await?;
+        stage.guards.push(guard);
+        apply_yaml(&client, BY_LABEL, "test").await?;
+        until("the policy to say that there is no CA bundle", SOON, async || {
+            let asked = [
+                "get",
+                "dpol",
+                "by-label",
+                "-o",
+                "jsonpath={.status.conditions[*].reason}",
+            ];
+            let said = String::from_utf8(stage.plane.kubectl(&asked).await?.stdout)?;
+            ensure!(said.contains("CABundleMissing"), "{said}");
+            Ok(())
+        })
+        .await?;
+        harm(&client, &[(BUNDLE, Some(&authority))]).await?;
+        let stage: &'static Stage = stage;
+        stage.enforce(BY_LABEL).await?;
+
+        let stream = Stream::start(stage, "exchanged").await?;
+        let next = Pki::new("next")?;
+        let pair = next.serving(&["127.0.0.1"])?;
+        let (certificate, key, ca) = (pair.certificate.as_bytes(), pair.key.as_bytes(), next.ca());
+        let all = [
+            (CERTIFICATE, Some(certificate)),
+            (KEY, Some(key)),
+            (BUNDLE, Some(ca.as_bytes())),
+        ];
+        harm(&client, &all).await?;
+        until("every replica to serve with the new pair", SOON, async || {
+            for replica in &stage.replicas {
+                shake_hands(replica.address, ca.as_bytes()).await?;
+            }
+            Ok(())
+        })
+        .await?;
+        // New connections of the API server come with the new bundle; the stream goes on with them for a while.
+        let so_far = stream.creates.load(Ordering::Relaxed);
+        until("more creates", SOON, async || {
+            let creates = stream.creates.load(Ordering::Relaxed);
+            ensure!(creates > so_far + 50, "{creates}");
+            Ok(())
+        })
+        .await?;
+        stream.end().await?;
+        let stored = certificates(&stage.ca_bundle().await?).map_err(anyhow::Error::msg)?;
+        ensure!(
+            stored.len() == 2,
+            "the old authority stays for a while: {}",
+            stored.len()
+        );
         Ok(())
     });
 }
@@ -323,76 +319,4 @@ fn rights(stage: &Stage) -> anyhow::Result<()> {
         .collect();
     ensure!(refused.is_empty(), "{refused:#?}");
     Ok(())
-}
-
-/// Leads whatever another one believes.
-struct Always;
-
-impl Leads for Always {
-    fn leads(&self) -> bool {
-        true
-    }
-}
-
-#[test]
-fn two_guards_that_both_believe_they_lead_end_with_one_consistent_secret() {
-    run(async {
-        let plane = ControlPlane::builder().start().await?;
-        let client = plane.client(0);
-        make_namespace(&client, NAMESPACE, &[], false).await?;
-        let metadata = json!({ "name": SECRET, "namespace": NAMESPACE });
-        let secret = serde_json::from_value(json!({ "metadata": metadata, "type": "Opaque" }))?;
-        secrets(&client)
-            .create(&kube::api::PostParams::default(), &secret)
-            .await?;
-        let stop = watch::Sender::new(false);
-        let bundles: Vec<_> = (0..2)
-            .map(|_| CaBundle::load(BundleSource::Secret).map(Arc::new))
-            .collect::<Result<_, _>>()?;
-        let settings = Settings {
-            namespace: NAMESPACE.into(),
-            name: SECRET.into(),
-            self_managed: Some(SelfManaged {
-                names: vec!["127.0.0.1".into()],
-                terms: Terms {
-                    authority: 24,
-                    certificate: 10,
-                },
-                trust_delay: Duration::ZERO,
-            }),
-            configuration: "deployer-guard".into(),
-            dry_run: false,
-        };
-        let rooms: Vec<_> = bundles
-            .iter()
-            .map(|bundle| {
-                let metrics = Arc::new(Metrics::new());
-                let (events, _notices) = deployer_guard::cluster::events::Events::new(metrics);
-                let (client, settings) = (client.clone(), settings.clone());
-                let room = Certificates::new(
-                    client,
-                    settings,
-                    Arc::clone(bundle),
-                    Arc::new(Always),
-                    events,
-                    Arc::default(),
-                );
-                let stop = stop.subscribe();
-                tokio::spawn(async move { room.run(stop).await })
-            })
-            .collect();
-        let first = until("a good Secret", SOON, async || good(&client).await).await?;
-        until("a life to pass", SOON, async || {
-            let last = good(&client).await?;
-            ensure!(first.get(CA_KEY) != last.get(CA_KEY), "it is the same");
-            Ok(())
-        })
-        .await?;
-        stop.send_replace(true);
-        for room in rooms {
-            room.await?;
-        }
-        good(&client).await?;
-        Ok(())
-    });
 }

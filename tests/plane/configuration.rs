@@ -558,6 +558,11 @@ fn what_a_guard_may_not_do_is_said_on_the_policy_and_in_its_log() {
             .await?;
         condition(&stage, "owned", "Enforced", "True", "InForce").await?;
 
+        let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
+        // It would let the guard read, too, as one Pod has one account.
+        bindings
+            .delete("deployer-guard-certificates", &DeleteParams::default())
+            .await?;
         let before = roles.get("deployer-guard-guard").await?;
         let mut less = before.clone();
         less.rules.get_or_insert_default().retain(|rule| {
@@ -578,7 +583,6 @@ fn what_a_guard_may_not_do_is_said_on_the_policy_and_in_its_log() {
             .await?;
         condition(&stage, "app", "Enforced", "True", "InForce").await?;
 
-        let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
         bindings
             .delete("deployer-guard-guard", &DeleteParams::default())
             .await?;

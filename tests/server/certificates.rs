@@ -86,7 +86,7 @@ async fn a_symlink_swap_as_kubelet_does_it_is_seen_each_time() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broken_pair_is_reported_once_and_the_last_good_one_stays() {
-    let (one, two) = (Pair::until(2090), Pair::until(2091));
+    let (one, two, expired) = (Pair::until(2090), Pair::until(2091), Pair::until(2001));
     let dir = directory("broken");
     write(&dir, &one);
     let site = serve(&dir, &[&one, &two]);
@@ -97,6 +97,7 @@ async fn a_broken_pair_is_reported_once_and_the_last_good_one_stays() {
         ("no certificate", "", one.key.as_str()),
         ("another certificate's key", two.cert.as_str(), one.key.as_str()),
         ("half a key", two.cert.as_str(), &two.key[..60]),
+        ("one that expired", expired.cert.as_str(), expired.key.as_str()),
     ] {
         std::fs::write(dir.join("tls.key"), key).unwrap();
         std::fs::write(dir.join("tls.crt"), cert).unwrap();

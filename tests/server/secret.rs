@@ -119,10 +119,8 @@ async fn without_a_pair_it_listens_and_says_what_is_missing_and_serves_when_ther
     assert_eq!(served(&site).await, None, "a handshake fails, and the port is there");
     for (content, why) in [
         (Ok(Some(Content::default())), "is empty"),
-        (
-            Err(Failure::Forbidden("no rule".into())),
-            "cannot be read: forbidden: no rule",
-        ),
+        (Err(Failure::TimedOut), "cannot be read: timed out"),
+        (Err(Failure::Forbidden("no rule".into())), "may not be read: no rule"),
     ] {
         *shelf.content.lock().unwrap() = content;
         shelf.looked_at().await;
@@ -184,7 +182,7 @@ async fn a_new_pair_is_held_back_until_every_entry_has_trusted_it_for_a_while() 
     let (one, two) = (Pair::until(2090), Pair::until(2091));
     let shelf = Shelf::new();
     shelf.put_pair(&one);
-    shelf.trust(&[one.cert.clone()]);
+    shelf.trust(std::slice::from_ref(&one.cert));
     let site = serve(&shelf, &[&one, &two]);
     becomes(&site, &one).await;
     let both = format!("{}{}", one.cert, two.cert);

@@ -19,6 +19,9 @@ pub enum MakeError {
     /// A key or certificate cannot be made of what is given.
     #[error("the certificate cannot be made: {0}")]
     Make(#[from] rcgen::Error),
+    /// The key of the authority is none. What is wrong with it is not said: that might quote it.
+    #[error("the certificate cannot be made: the authority's key cannot be read")]
+    Key,
     /// A life ends beyond what a certificate can say.
     #[error("the certificate cannot be made: its life ends too late: {0}")]
     Time(#[from] time::error::ComponentRange),
@@ -104,7 +107,7 @@ pub fn serving(
     names: &[String],
     life: Life,
 ) -> Result<Made, MakeError> {
-    let issuer = Issuer::from_ca_cert_der(authority, KeyPair::from_pem(authority_key)?)?;
+    let issuer = Issuer::from_ca_cert_der(authority, KeyPair::from_pem(authority_key).map_err(|_| MakeError::Key)?)?;
     let key = KeyPair::generate()?;
     let mut params = params(life)?;
     params.subject_alt_names = CertificateParams::new(names)?.subject_alt_names;

@@ -1,6 +1,7 @@
 //! What the Secret holds, and how a step changes it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use rcgen::{KeyPair, PublicKeyData};
 use rustls::pki_types::CertificateDer;
@@ -10,18 +11,28 @@ use super::authority::{Life, MakeError, authority, serving};
 use super::plan::{Authority, Facts, Leaf, Step, Terms, Trust};
 use crate::guard::configuration::ca_bundle::pem;
 use crate::tls::pair::Pair;
-use crate::tls::trust::verify;
+use crate::tls::trust::{certificates, verify};
 
 /// The serving certificate, the leaf first.
 pub const CERTIFICATE: &str = "tls.crt";
 /// Its key.
 pub const KEY: &str = "tls.key";
-/// All authorities that live.
+/// All authorities that live, and some that did.
 pub const BUNDLE: &str = "ca.crt";
 /// The key of the authority that issues.
 pub const CA_KEY: &str = "ca.key";
 /// The key of the authority that joined last, and does not issue yet.
 pub const NEXT_CA_KEY: &str = "ca-next.key";
+
+/// The keys that are ours in the Secret.
+pub const OURS: [&str; 5] = [CERTIFICATE, KEY, BUNDLE, CA_KEY, NEXT_CA_KEY];
+
+/// For how long after its end an authority stays in the bundle, in seconds: a clock ahead of its time must not cost it.
+const GRACE: i64 = 30 * 24 * 3600;
+/// The newest authorities, which stay however long ago they ended: whoever's clock says so may be wrong.
+const NEWEST: usize = 3;
+/// How many authorities stay at most, beside those that are in use: each entry of the configuration repeats them.
+const MOST: usize = 8;
 
 /// The data of the Secret.
 pub type Data = BTreeMap<String, Vec<u8>>;
@@ -36,7 +47,6 @@ pub struct Ca {
 }
 
 /// What the data say.
-#[derive(Debug)]
 pub struct Held {
     data: Data,
     bundle: Vec<Ca>,
@@ -50,12 +60,7 @@ impl Held {
     /// Reads the data. Whatever is in them, it is no error: what is of no use is not there.
     #[must_use]
     pub fn read(data: &Data, names: &[String], now: i64) -> Self {
-        let (mut bundle, mut clutter) = authorities(data.get(BUNDLE).map(Vec::as_slice).unwrap_or_default());
-        let before = bundle.len();
-        bundle.retain(|ca| now <= ca.life.not_after);
-        if bundle.len() < before {
-            clutter = Some("an authority that expired".into());
-        }
+        let (bundle, mut clutter) = authorities(data.get(BUNDLE).map(Vec::as_slice).unwrap_or_default());
         let of = |key: &str| {
             let public = KeyPair::from_pem(text(data.get(key)?)).ok()?.subject_public_key_info();
             bundle
@@ -68,6 +73,12 @@ impl Held {
             clutter = Some(format!("{NEXT_CA_KEY}, which is the key of no authority in {BUNDLE}"));
         }
         let leaf = leaf(data, current.as_ref(), names, now);
+        let used = |ca: &Ca| [&current, &next].contains(&&Some(ca.clone())) || issued(ca, data);
+        let before = bundle.len();
+        let bundle = trimmed(&bundle, used, now);
+        if bundle.len() < before {
+            clutter = Some("authorities that ended long ago, or are too many".into());
+        }
         Self {
             data: data.clone(),
             bundle,
@@ -87,9 +98,8 @@ impl Held {
                 trust: trust(ca),
             })
         };
-        let ours = [CERTIFICATE, KEY, BUNDLE, CA_KEY, NEXT_CA_KEY];
         Facts {
-            is_empty: ours.iter().all(|key| self.data.get(*key).is_none_or(Vec::is_empty)),
+            is_empty: OURS.iter().all(|key| self.data.get(*key).is_none_or(Vec::is_empty)),
             is_remembered,
             current: known(&self.current),
             next: known(&self.next),
@@ -105,7 +115,7 @@ impl Held {
             && matches!(self.leaf, Leaf::Good(life) if life.holds(now))
     }
 
-    /// The authorities that live.
+    /// The authorities that stay.
     #[must_use]
     pub fn bundle(&self) -> &[Ca] {
         &self.bundle
@@ -132,9 +142,8 @@ impl Held {
                         .iter()
                         .flatten()
                         .filter_map(|certificate| ca(certificate.clone()));
-                    bundle.extend(others.filter(|ca| now <= ca.life.not_after));
-                    // What issued is of no use any more.
-                    data.remove(CA_KEY);
+                    bundle.extend(others.filter(|ca| now <= ca.life.not_after + GRACE));
+                    // The key of one that expired stays until another issues: it may be the clock that is wrong.
                 }
                 let made = authority(Life::from(now, terms.authority))?;
                 bundle.extend(authorities(made.certificate.as_bytes()).0);
@@ -152,7 +161,7 @@ impl Held {
                     data.remove(NEXT_CA_KEY);
                 }
             }
-            Step::Restore | Step::Wait | Step::Rest => return Ok(data),
+            Step::Restore | Step::Wait | Step::Doubt | Step::Rest => return Ok(data),
         }
         let mut all: Vec<&CertificateDer<'_>> = Vec::new();
         for ca in &bundle {
@@ -165,6 +174,20 @@ impl Held {
     }
 }
 
+impl fmt::Debug for Held {
+    /// Without the data: there are keys among them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held")
+            .field("keys", &self.data.keys())
+            .field("bundle", &self.bundle.len())
+            .field("current", &self.current.as_ref().map(|ca| ca.life))
+            .field("next", &self.next.as_ref().map(|ca| ca.life))
+            .field("leaf", &self.leaf)
+            .field("clutter", &self.clutter)
+            .finish()
+    }
+}
+
 fn issue(data: &mut Data, issuer: Option<&Ca>, names: &[String], terms: Terms, now: i64) -> Result<(), MakeError> {
     let Some(issuer) = issuer else { return Ok(()) };
     let key = data.get(CA_KEY).map(|key| text(key).to_owned()).unwrap_or_default();
@@ -172,6 +195,33 @@ fn issue(data: &mut Data, issuer: Option<&Ca>, names: &[String], terms: Terms, n
     data.insert(CERTIFICATE.into(), made.certificate.into_bytes());
     data.insert(KEY.into(), made.key.into_bytes());
     Ok(())
+}
+
+/// Less those that ended long ago, and those that are too many; the newest stay, and those that are in use.
+fn trimmed(bundle: &[Ca], is_used: impl Fn(&Ca) -> bool, now: i64) -> Vec<Ca> {
+    let newer = |ca: &Ca| {
+        let newer = bundle.iter().filter(|other| other.life.not_before > ca.life.not_before);
+        newer.count()
+    };
+    let stays = |ca: &&Ca| match newer(ca) {
+        0..NEWEST => true,
+        NEWEST..MOST => is_used(ca) || now <= ca.life.not_after + GRACE,
+        _ => is_used(ca),
+    };
+    bundle.iter().filter(stays).cloned().collect()
+}
+
+/// Whether an authority may have issued the serving certificate.
+fn issued(ca: &Ca, data: &Data) -> bool {
+    let Some(leaf) = data.get(CERTIFICATE).and_then(|pem| certificates(pem).ok()) else {
+        return false;
+    };
+    let names = leaf.first().and_then(|leaf| {
+        let (_, leaf) = x509_parser::parse_x509_certificate(leaf).ok()?;
+        let (_, ca) = x509_parser::parse_x509_certificate(&ca.certificate).ok()?;
+        Some(leaf.issuer().as_raw() == ca.subject().as_raw())
+    });
+    names.unwrap_or_default()
 }
 
 /// The authorities in a bundle, and what else is in it.
@@ -238,6 +288,17 @@ fn leaf(data: &Data, issuer: Option<&Ca>, names: &[String], now: i64) -> Leaf {
     Leaf::Good(life)
 }
 
+/// Whether these authorities alone vouch for the pair beside them, under this name: it is whole, and replicas serve with it.
+#[must_use]
+pub fn vouch(authorities: &[CertificateDer<'static>], data: &Data, name: &str, now: i64) -> bool {
+    let part = |key: &str| data.get(key).map(Vec::as_slice).unwrap_or_default();
+    Pair::parse(part(CERTIFICATE), part(KEY), &rustls::crypto::ring::default_provider())
+        .is_ok_and(|pair| verify(pair.chain(), authorities, Some(name), now).is_ok())
+}
+
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests;

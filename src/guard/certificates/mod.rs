@@ -5,6 +5,7 @@
 
 pub mod authority;
 pub mod held;
+mod memory;
 pub mod plan;
 pub mod watch;
 
@@ -21,8 +22,9 @@ use kube::api::ObjectMeta;
 use tokio::sync::watch as signal;
 use tokio::time::{Instant, sleep};
 
-use self::held::{BUNDLE, Data, Held};
-use self::plan::{Step, Terms, plan};
+use self::held::{BUNDLE, Data, Held, OURS, vouch};
+use self::memory::Memory;
+use self::plan::{Step, Terms, Trust, plan};
 use self::watch::TrustWatch;
 use super::board::Leads;
 use super::configuration::ca_bundle::CaBundle;
@@ -35,7 +37,7 @@ use crate::tls::pair::now;
 use crate::tls::trust::certificates;
 
 /// How often the Secret is read.
-const INTERVAL: Duration = Duration::from_secs(1);
+pub const INTERVAL: Duration = Duration::from_secs(1);
 /// Steps of one round: a join and a promotion follow each other where nobody has to be waited for.
 const STEPS: usize = 4;
 /// How often in a row the Secret must be missing before it is made anew: who takes everything away takes our right away, too.
@@ -61,6 +63,8 @@ pub struct Settings {
     pub name: String,
     /// Without it the Secret is only read.
     pub self_managed: Option<SelfManaged>,
+    /// The name by which API servers call the webhook.
+    pub server_name: String,
     /// The name of the webhook configuration.
     pub configuration: String,
     /// Nothing is written; what would be is logged.
@@ -76,14 +80,6 @@ pub struct Certificates {
     leads: Arc<dyn Leads>,
     events: Events,
     metrics: Arc<GuardMetrics>,
-}
-
-/// What is remembered from round to round. All of it is economy but for the good content, which is put back if it is lost.
-struct Memory {
-    good: Option<Secret>,
-    trust: TrustWatch,
-    missing: u32,
-    told: String,
 }
 
 /// Why a round came to nothing.
@@ -122,12 +118,7 @@ impl Certificates {
     /// Looks after the Secret until `stop`; a write that is under way is finished.
     pub async fn run(&self, mut stop: signal::Receiver<bool>) {
         let delay = self.settings.self_managed.as_ref().map(|managed| managed.trust_delay);
-        let mut memory = Memory {
-            good: None,
-            trust: TrustWatch::new(delay.unwrap_or_default()),
-            missing: 0,
-            told: String::new(),
-        };
+        let mut memory = Memory::new(delay.unwrap_or_default());
         while !*stop.borrow() {
             match self.round(&mut memory).await {
                 Ok(()) => {}
@@ -144,7 +135,9 @@ impl Certificates {
         for _ in 0..STEPS {
             let read = self.secrets.read().await;
             let secret = read.map_err(|why| {
-                self.fault(&format!("cannot be read: {why}"));
+                if matches!(why, Failure::Forbidden(_)) {
+                    self.fault(&format!("cannot be read: {why}"));
+                }
                 let what = "the Secret with the certificates";
                 RoundError::Read { what, why }
             })?;
@@ -163,16 +156,23 @@ impl Certificates {
     /// Takes in the CA bundle.
     fn learn(&self, secret: Option<&Secret>) {
         let Some(secret) = secret else {
-            return self.fault("does not exist: apply the manifest that it belongs to");
+            return self.fault(if self.settings.self_managed.is_some() {
+                "does not exist: the guard that leads makes it, as long as the webhook configuration exists"
+            } else {
+                "does not exist: apply the manifest that it belongs to, or have cert-manager make it"
+            });
         };
-        let bundle = secret.data.as_ref().and_then(|data| data.get(BUNDLE));
-        match bundle.filter(|bundle| !bundle.0.is_empty()) {
-            None => {
-                self.fault("has no ca.crt: it is filled by the guard (--self-managed-tls), by cert-manager or by you")
-            }
-            Some(bundle) => match certificates(&bundle.0) {
+        let data = data_of(Some(secret));
+        match data.get(BUNDLE).filter(|bundle| !bundle.is_empty()) {
+            None => self.fault(if self.settings.self_managed.is_some() {
+                "has no ca.crt: the guard that leads fills it"
+            } else {
+                "has no ca.crt: it is filled by the guard (--self-managed-tls), by cert-manager or by you"
+            }),
+            Some(bundle) => match certificates(bundle) {
                 Ok(found) => {
-                    if self.ca_bundle.learn(found, Instant::now(), &self.metrics) {
+                    let vouches = vouch(&found, &data, &self.settings.server_name, now());
+                    if self.ca_bundle.learn(found, vouches, Instant::now(), &self.metrics) {
                         tracing::info!(secret = self.settings.name, "the CA bundle changed");
                     }
                 }
@@ -195,9 +195,19 @@ impl Certificates {
         secret: Option<Secret>,
     ) -> Result<bool, RoundError> {
         let now = now();
+        let is_clock_right = memory.trusts_clock(now, Instant::now());
         let held = Held::read(&data_of(secret.as_ref()), &managed.names, now);
         if held.is_good(now) {
             memory.good.clone_from(&secret);
+        }
+        let remembered = data_of(memory.good.as_ref());
+        let is_remembered = Held::read(&remembered, &managed.names, now).is_good(now);
+        let untrusted = held.facts(|_| Trust::Missing, is_remembered);
+        if !self.leads.leads() || plan(&untrusted, managed.terms, now) == Step::Rest {
+            // Nothing is under way here, and what the entries trust is not looked at: it is no longer known since when they do.
+            memory.trust = TrustWatch::new(managed.trust_delay);
+            memory.told.clear();
+            return Ok(false);
         }
         let begun = Instant::now();
         let configuration = self.configurations.read().await.map_err(|why| {
@@ -209,9 +219,7 @@ impl Certificates {
             .map(|entry| certificates(&entry.bundle.unwrap_or_default()).unwrap_or_default())
             .collect();
         memory.trust.look(&stored, begun, Instant::now());
-        let good = memory.good.as_ref();
-        let good = good.filter(|good| Held::read(&data_of(Some(good)), &managed.names, now).is_good(now));
-        let facts = held.facts(|ca| memory.trust.of(ca), good.is_some());
+        let facts = held.facts(|ca| memory.trust.of(ca), is_remembered);
         let step = plan(&facts, managed.terms, now);
         let made = match &step {
             Step::Rest => {
@@ -225,7 +233,14 @@ impl Certificates {
                 );
                 return Ok(false);
             }
-            Step::Restore => data_of(good),
+            Step::Doubt => {
+                self.tell(
+                    memory,
+                    "an authority in the Secret is not valid yet: is this machine's clock right? Nothing is made. If it is right, take ca.key and ca-next.key out of the Secret",
+                );
+                return Ok(false);
+            }
+            Step::Restore => restored(data_of(secret.as_ref()), &remembered),
             step => held.after(step, &managed.names, &stored, managed.terms, now)?,
         };
         if secret.is_none() && (configuration.is_none() || memory.missing < MISSING) {
@@ -242,16 +257,23 @@ impl Certificates {
             self.note(memory, &format!("dry run, nothing was done: {text}"));
             return Ok(false);
         }
-        if !self.leads.leads() {
+        if !is_clock_right {
+            self.tell(
+                memory,
+                "this machine's clock was set, or stood still: nothing is written for five minutes",
+            );
             return Ok(false);
         }
-        let written = self.write(secret, good.cloned(), made).await;
+        if !self.may_write(memory, secret.as_ref()) {
+            return Ok(false);
+        }
+        let written = self.write(secret, made).await;
         match written {
             Ok(written) => {
                 self.metrics.certificates_written(Outcome::Done);
                 tracing::info!(reason, secret = self.settings.name, "{text}");
                 self.publish(&written, reason, text);
-                memory.told.clear();
+                memory.wrote();
                 Ok(true)
             }
             Err(WriteError::Conflict) => {
@@ -260,13 +282,27 @@ impl Certificates {
             }
             Err(error) => {
                 self.metrics.certificates_written(Outcome::Failed);
+                memory.failed(Instant::now());
                 Err(RoundError::Write(error))
             }
         }
     }
 
-    /// Writes the data into the Secret that was read, or makes one as the good one was.
-    async fn write(&self, read: Option<Secret>, good: Option<Secret>, data: Data) -> Result<Secret, WriteError> {
+    /// Whether there is any use in a write just now.
+    fn may_write(&self, memory: &mut Memory, secret: Option<&Secret>) -> bool {
+        if secret.is_some_and(|secret| secret.immutable == Some(true)) {
+            self.tell(
+                memory,
+                "the Secret with the certificates is immutable: delete it, and it is made anew",
+            );
+            return false;
+        }
+        self.leads.leads() && !memory.pauses(Instant::now())
+    }
+
+    /// Writes the data into the Secret that was read, or makes one. It gets no labels and annotations of the one before: whoever applies
+    /// the manifest would meet us as the owner of these fields.
+    async fn write(&self, read: Option<Secret>, data: Data) -> Result<Secret, WriteError> {
         let data = data.into_iter().map(|(key, value)| (key, ByteString(value))).collect();
         if let Some(read) = read {
             let secret = Secret {
@@ -275,13 +311,10 @@ impl Certificates {
             };
             return self.secrets.replace(&secret).await;
         }
-        let known = good.map(|good| good.metadata).unwrap_or_default();
         let secret = Secret {
             metadata: ObjectMeta {
                 name: Some(self.settings.name.clone()),
                 namespace: Some(self.settings.namespace.clone()),
-                labels: known.labels,
-                annotations: known.annotations,
                 ..ObjectMeta::default()
             },
             // As in the manifest: the type of kubernetes.io/tls cannot be applied without data.
@@ -347,8 +380,19 @@ fn told(step: &Step) -> (&'static str, String) {
             format!("a new serving certificate was issued: {why}"),
         ),
         Step::Tidy(what) => ("CertificatesTidied", format!("taken out of the Secret: {what}")),
-        Step::Wait | Step::Rest => ("None", String::new()),
+        Step::Wait | Step::Doubt | Step::Rest => ("None", String::new()),
     }
+}
+
+/// The data with our keys as they were, and those of others as they are.
+fn restored(mut data: Data, remembered: &Data) -> Data {
+    for key in OURS {
+        match remembered.get(key) {
+            Some(value) => data.insert(key.into(), value.clone()),
+            None => data.remove(key),
+        };
+    }
+    data
 }
 
 fn data_of(secret: Option<&Secret>) -> Data {

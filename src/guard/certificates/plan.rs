@@ -2,7 +2,8 @@
 //! configuration trusts. Nothing is remembered between steps, so that whoever leads goes on where another one stopped.
 //!
 //! The life of an authority: it *joins* the bundle, and is not used until every entry of ours has trusted it for a while; then it
-//! *issues* the serving certificate, alone; it stays in the bundle until it expires, while its successor has joined and issues.
+//! *issues* the serving certificate, alone; it stays in the bundle for some time after it expired, while its successor has joined and
+//! issues: a clock that is wrong for a while must not cost what cannot be made again.
 
 use std::fmt;
 
@@ -73,6 +74,8 @@ pub enum Step {
     Tidy(String),
     /// A new authority waits to be trusted.
     Wait,
+    /// An authority is not valid yet: somebody's clock is wrong, and what would be made by it might be of no use to others.
+    Doubt,
     /// All is well.
     Rest,
 }
@@ -133,10 +136,22 @@ pub fn plan(facts: &Facts, terms: Terms, now: i64) -> Step {
     if facts.is_empty && facts.is_remembered {
         return Step::Restore;
     }
+    let is_early = |authority: Option<Authority>| authority.is_some_and(|authority| now < authority.life.not_before);
+    let step = by_the_clock(facts, terms, now);
+    // Another authority in place of one that is not valid yet would take its key away, or the place of its successor.
+    if is_early(facts.current) || matches!(step, Step::Join(_)) && is_early(facts.next) {
+        return Step::Doubt;
+    }
+    step
+}
+
+/// The next step, if the clock is right.
+fn by_the_clock(facts: &Facts, terms: Terms, now: i64) -> Step {
     let living = |authority: Option<Authority>| authority.filter(|authority| authority.life.holds(now));
     let (current, next) = (living(facts.current), living(facts.next));
     let leaf = match &facts.leaf {
         Leaf::Good(life) if life.holds(now) => Ok(*life),
+        Leaf::Good(life) if now < life.not_before => Err(Why::Bad("it is not valid yet".into())),
         Leaf::Good(_) => Err(Why::Bad("it expired".into())),
         Leaf::Bad(_) if facts.is_empty => Err(Why::None),
         Leaf::Bad(why) => Err(Why::Bad(why.clone())),
@@ -181,3 +196,6 @@ pub fn plan(facts: &Facts, terms: Terms, now: i64) -> Step {
 fn overdue(authority: Authority, now: i64) -> bool {
     authority.life.made() + PATIENCE <= now
 }
+
+#[cfg(test)]
+mod tests;

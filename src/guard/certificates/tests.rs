@@ -1,5 +1,4 @@
-//! The plan as a table, and over several lives in virtual time, with real certificates: at every moment what is served verifies
-//! under what is stored.
+//! Several lives in virtual time, with real certificates: at every moment what is served verifies under what is stored.
 
 use std::time::Duration;
 
@@ -7,10 +6,12 @@ use proptest::prelude::*;
 use rustls::pki_types::CertificateDer;
 use tokio::time::Instant;
 
-use super::authority::Life;
-use super::held::{BUNDLE, CA_KEY, CERTIFICATE, Data, Held, KEY, NEXT_CA_KEY};
-use super::plan::{Authority, Facts, Leaf, PATIENCE, Step, Terms, Trust, Why, plan};
+use super::authority::{Life, Made, authority, serving};
+use super::held::{BUNDLE, CA_KEY, CERTIFICATE, Data, Held, KEY, NEXT_CA_KEY, OURS, vouch};
+use super::plan::{Leaf, PATIENCE, Step, Terms, Trust, Why, plan};
 use super::watch::TrustWatch;
+use crate::guard::configuration::ca_bundle::{BundleSource, CaBundle, LINGER, pem};
+use crate::telemetry::metrics::GuardMetrics;
 use crate::tls::hold_back::{HoldBack, Look, Verdict};
 use crate::tls::pair::Pair;
 use crate::tls::trust::{Truster, certificates, verify};
@@ -22,160 +23,6 @@ const TERMS: Terms = Terms {
 const NOW: i64 = 1_800_000_000;
 const NAME: &str = "deployer-guard.deployer-guard.svc";
 
-fn made(ago: i64, seconds: i64) -> Life {
-    Life::from(NOW - ago, seconds)
-}
-
-fn authority(ago: i64, trust: Trust) -> Option<Authority> {
-    let life = made(ago, TERMS.authority);
-    Some(Authority { life, trust })
-}
-
-fn leaf(ago: i64) -> Leaf {
-    Leaf::Good(made(ago, TERMS.certificate))
-}
-
-fn bad() -> Leaf {
-    Leaf::Bad("half".into())
-}
-
-fn facts(current: Option<Authority>, next: Option<Authority>, leaf: Leaf) -> Facts {
-    Facts {
-        is_empty: false,
-        is_remembered: false,
-        current,
-        next,
-        leaf,
-        clutter: None,
-    }
-}
-
-#[test]
-fn each_state_of_the_secret_has_its_step() {
-    use Trust::{Fresh, Missing, Settled};
-    let because = |why: &str| Why::Bad(why.into());
-    let nothing = "there is no authority whose key and certificate are both there";
-    for (what, facts, step) in [
-        (
-            "all is well",
-            facts(authority(100, Settled), None, leaf(100)),
-            Step::Rest,
-        ),
-        (
-            "an authority that is not trusted yet, and a good leaf",
-            facts(authority(100, Missing), None, leaf(100)),
-            Step::Rest,
-        ),
-        (
-            "a leaf that is due",
-            facts(authority(2500, Settled), None, leaf(2500)),
-            Step::Issue(Why::Due),
-        ),
-        (
-            "an authority that is due",
-            facts(authority(6001, Settled), None, leaf(100)),
-            Step::Join(Why::Due),
-        ),
-        (
-            "a new authority that one entry does not trust",
-            facts(authority(6001, Settled), authority(10, Missing), leaf(100)),
-            Step::Wait,
-        ),
-        (
-            "a new authority that API servers may not know",
-            facts(authority(6001, Settled), authority(10, Fresh), leaf(100)),
-            Step::Wait,
-        ),
-        (
-            "a new authority that nobody ever trusts, while the old one serves",
-            facts(authority(6001, Settled), authority(PATIENCE, Missing), leaf(100)),
-            Step::Wait,
-        ),
-        (
-            "a leaf that is due while a new authority waits",
-            facts(authority(6001, Settled), authority(10, Fresh), leaf(2500)),
-            Step::Issue(Why::Due),
-        ),
-        (
-            "a new authority that is trusted",
-            facts(authority(6001, Settled), authority(10, Settled), leaf(100)),
-            Step::Promote(Why::Trusted),
-        ),
-        (
-            "half a leaf",
-            facts(authority(100, Settled), None, bad()),
-            Step::Issue(because("half")),
-        ),
-        (
-            "half a leaf under an authority that API servers may not know",
-            facts(authority(100, Fresh), None, bad()),
-            Step::Issue(because("half")),
-        ),
-        (
-            "half a leaf under an authority that no entry trusts",
-            facts(authority(100, Missing), None, bad()),
-            Step::Wait,
-        ),
-        (
-            "the same, for long",
-            facts(authority(PATIENCE, Missing), None, bad()),
-            Step::Issue(because("half")),
-        ),
-        (
-            "a leaf that expired",
-            facts(authority(4000, Settled), None, leaf(3601)),
-            Step::Issue(because("it expired")),
-        ),
-        (
-            "an authority that expired",
-            facts(authority(9001, Settled), None, leaf(3601)),
-            Step::Join(because("it expired")),
-        ),
-        (
-            "no authority",
-            facts(None, None, leaf(100)),
-            Step::Join(because(nothing)),
-        ),
-        (
-            "a first authority that waits",
-            facts(None, authority(10, Fresh), bad()),
-            Step::Wait,
-        ),
-        (
-            "a first authority that one entry never trusts",
-            facts(None, authority(PATIENCE, Missing), bad()),
-            Step::Promote(Why::Overdue),
-        ),
-        (
-            "clutter",
-            Facts {
-                clutter: Some("x".into()),
-                ..facts(authority(100, Settled), None, leaf(100))
-            },
-            Step::Tidy("x".into()),
-        ),
-        (
-            "nothing",
-            Facts {
-                is_empty: true,
-                ..facts(None, None, bad())
-            },
-            Step::Join(Why::None),
-        ),
-        (
-            "nothing, where it is known what was there",
-            Facts {
-                is_empty: true,
-                is_remembered: true,
-                ..facts(None, None, bad())
-            },
-            Step::Restore,
-        ),
-    ] {
-        assert_eq!(plan(&facts, TERMS, NOW), step, "{what}");
-    }
-}
-
 /// How long API servers take to hear of what is stored, at most.
 const LAG: i64 = 8;
 const DELAY: Duration = Duration::from_secs(10);
@@ -185,13 +32,40 @@ struct World {
     began: Instant,
     now: i64,
     secret: Data,
-    /// The bundle of each stored entry, and the ones before with the time at which they were replaced.
-    stored: Vec<(i64, Option<Vec<u8>>)>,
+    entries: Vec<Entry>,
+    ca_bundle: CaBundle,
+    metrics: GuardMetrics,
+    /// The guard fills the Secret; else somebody else does.
+    is_self_managed: bool,
     guard: TrustWatch,
     replicas: Vec<Replica>,
     names: Vec<String>,
     /// What the guard would put back.
     good: Data,
+}
+
+/// An entry: its bundle, and the ones before with the time at which they were replaced.
+#[derive(Default)]
+struct Entry {
+    stored: Vec<(i64, Vec<u8>)>,
+    /// The API server does not let us change it.
+    is_stuck: bool,
+}
+
+impl Entry {
+    fn bundle(&self) -> Option<&[u8]> {
+        self.stored.last().map(|(_, bundle)| bundle.as_slice())
+    }
+
+    /// The bundles that an API server may go by now: what is stored, and what was until a moment ago.
+    fn believed(&self, now: i64) -> impl Iterator<Item = &[u8]> {
+        let replaced = self.stored.iter().skip(1).map(|(at, _)| *at).chain([i64::MAX]);
+        self.stored
+            .iter()
+            .zip(replaced)
+            .filter(move |(_, replaced)| now - LAG < *replaced)
+            .map(|((_, bundle), _)| bundle.as_slice())
+    }
 }
 
 struct Replica {
@@ -214,7 +88,10 @@ impl World {
             began: Instant::now(),
             now: NOW,
             secret: Data::new(),
-            stored: vec![(NOW, None)],
+            entries: vec![Entry::default(), Entry::default(), Entry::default()],
+            ca_bundle: CaBundle::load(BundleSource::Secret).unwrap(),
+            metrics: GuardMetrics::default(),
+            is_self_managed: true,
             guard: TrustWatch::new(DELAY),
             replicas: vec![Replica::new(), Replica::new()],
             names: vec![NAME.to_owned()],
@@ -226,29 +103,39 @@ impl World {
         self.began + Duration::from_secs(u64::try_from(self.now - NOW).unwrap())
     }
 
-    fn bundle(&self) -> Option<&[u8]> {
-        self.stored.last().and_then(|(_, bundle)| bundle.as_deref())
+    fn bundles(&self) -> Vec<Vec<CertificateDer<'static>>> {
+        let bundles = self.entries.iter().filter_map(Entry::bundle);
+        bundles.map(|bundle| certificates(bundle).unwrap()).collect()
     }
 
-    /// The guard programs the configuration with the authorities of the Secret.
+    /// The guard programs the configuration with what the Secret holds.
     fn programme(&mut self) {
-        let bundle = self
-            .secret
-            .get(BUNDLE)
-            .filter(|bundle| certificates(bundle).is_ok())
-            .cloned();
-        if bundle.is_some() && bundle.as_deref() != self.bundle() {
-            self.stored.push((self.now, bundle));
+        let at = self.at();
+        let stored = self.entries.iter().filter_map(Entry::bundle);
+        self.ca_bundle.found_stored(stored, true, at);
+        match self.secret.get(BUNDLE).and_then(|pem| certificates(pem).ok()) {
+            Some(found) => {
+                let vouches = vouch(&found, &self.secret, NAME, self.now);
+                self.ca_bundle.learn(found, vouches, at, &self.metrics);
+            }
+            None => self.ca_bundle.failed("it is no bundle", at, &self.metrics),
+        }
+        let Some(bundle) = self.ca_bundle.current().filter(|_| !self.ca_bundle.is_awaited()) else {
+            return;
+        };
+        for entry in self.entries.iter_mut().filter(|entry| !entry.is_stuck) {
+            if entry.bundle() != Some(&bundle) {
+                entry.stored.push((self.now, bundle.clone()));
+            }
         }
     }
 
     fn guard(&mut self) {
         for _ in 0..4 {
-            let stored: Vec<Vec<CertificateDer<'static>>> = self
-                .bundle()
-                .map(|bundle| certificates(bundle).unwrap())
-                .into_iter()
-                .collect();
+            if !self.is_self_managed {
+                return;
+            }
+            let stored = self.bundles();
             self.guard.look(&stored, self.at(), self.at());
             let held = Held::read(&self.secret, &self.names, self.now);
             if held.is_good(self.now) {
@@ -257,7 +144,7 @@ impl World {
             let remembered = Held::read(&self.good, &self.names, self.now).is_good(self.now);
             let facts = held.facts(|ca| self.guard.of(ca), remembered);
             match plan(&facts, TERMS, self.now) {
-                Step::Rest | Step::Wait => return,
+                Step::Rest | Step::Wait | Step::Doubt => return,
                 Step::Restore => self.secret = self.good.clone(),
                 step => {
                     self.secret = held.after(&step, &self.names, &stored, TERMS, self.now).unwrap();
@@ -275,12 +162,12 @@ impl World {
         if pair.valid_at(self.now).is_err() {
             return;
         }
-        let trusters = self.bundle().map(|bundle| Truster {
+        let trusters = self.entries.iter().filter_map(Entry::bundle).map(|bundle| Truster {
             entry: "p".into(),
             server_name: NAME.into(),
             bundle: Some(bundle.to_vec()),
         });
-        let entries = Ok(trusters.into_iter().collect());
+        let entries = Ok(trusters.collect());
         let look = Look {
             entries: &entries,
             begun: self.at(),
@@ -292,26 +179,21 @@ impl World {
         if served.is_some_and(|served| served.fingerprint() == pair.fingerprint()) {
             return;
         }
-        if !HoldBack::is_needed(served, self.now) || replica.hold_back.judge(&pair, &look) == Verdict::Serve {
+        let is_served = match served.filter(|served| HoldBack::is_needed(Some(served), self.now)) {
+            Some(served) => replica.hold_back.judge(served, &pair, &look) == Verdict::Serve,
+            None => true,
+        };
+        if is_served {
             replica.served = Some(pair);
         }
     }
 
-    /// The bundles that an API server may go by now: what is stored, and what was until a moment ago.
-    fn believed(&self) -> impl Iterator<Item = &[u8]> {
-        let replaced = self.stored.iter().skip(1).map(|(at, _)| *at).chain([i64::MAX]);
-        self.stored
-            .iter()
-            .zip(replaced)
-            .filter(|(_, replaced)| self.now - LAG < *replaced)
-            .filter_map(|((_, bundle), _)| bundle.as_deref())
-    }
-
-    /// What every replica serves verifies under what every API server may go by.
+    /// What every replica serves verifies under what every API server may go by, for each entry that the guard can keep right.
     fn check(&self) -> Result<(), String> {
         for (i, replica) in self.replicas.iter().enumerate() {
             let Some(served) = &replica.served else { continue };
-            for bundle in self.believed() {
+            let entries = self.entries.iter().filter(|entry| !entry.is_stuck);
+            for bundle in entries.flat_map(|entry| entry.believed(self.now)) {
                 verify(served.chain(), &certificates(bundle)?, Some(NAME), self.now)
                     .map_err(|why| format!("replica {i} at {}: {why}", self.now - NOW))?;
             }
@@ -328,19 +210,19 @@ enum Event {
     Remove(&'static str),
     Break(&'static str),
     Empty,
+    Stick,
     Pass(i64),
 }
-
-const KEYS: [&str; 5] = [CERTIFICATE, KEY, BUNDLE, CA_KEY, NEXT_CA_KEY];
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let event = prop_oneof![
         4 => (1..2000i64).prop_map(Event::Pass),
         2 => Just(Event::RestartGuard),
         2 => (0..2usize).prop_map(Event::RestartReplica),
-        1 => prop::sample::select(&KEYS[..]).prop_map(Event::Remove),
-        1 => prop::sample::select(&KEYS[..]).prop_map(Event::Break),
+        1 => prop::sample::select(&OURS[..]).prop_map(Event::Remove),
+        1 => prop::sample::select(&OURS[..]).prop_map(Event::Break),
         1 => Just(Event::Empty),
+        1 => Just(Event::Stick),
     ];
     prop::collection::vec(event, 1..12)
 }
@@ -353,7 +235,7 @@ fn pass(world: &mut World, seconds: i64) -> Result<(), String> {
         world.guard();
         world.programme();
         for i in 0..2 {
-            if (world.now + 2 * i64::try_from(i).unwrap()) % 5 == 0 {
+            if world.replicas[i].served.is_none() || (world.now + 2 * i64::try_from(i).unwrap()) % 5 == 0 {
                 world.replica(i);
             }
         }
@@ -379,8 +261,8 @@ fn over_ten_lives_of_an_authority_each_replica_serves_what_is_trusted() {
     pass(&mut world, 10 * TERMS.authority).unwrap();
     assert_ne!(world.secret.get(BUNDLE).cloned(), first);
     let held = Held::read(&world.secret, &world.names, world.now);
-    assert!(held.is_good(world.now) && held.bundle().len() <= 2, "{held:?}");
-    assert!(world.stored.len() > 10, "{}", world.stored.len());
+    assert!(held.is_good(world.now) && held.bundle().len() <= 8, "{held:?}");
+    assert!(world.entries[0].stored.len() > 10);
 }
 
 proptest! {
@@ -399,6 +281,7 @@ proptest! {
                 Event::Remove(key) => drop(world.secret.remove(key)),
                 Event::Break(key) => drop(world.secret.insert(key.into(), b"nonsense".to_vec())),
                 Event::Empty => world.secret.clear(),
+                Event::Stick => world.entries[1].is_stuck = true,
                 Event::Pass(seconds) => pass(&mut world, seconds).map_err(TestCaseError::fail)?,
             }
         }
@@ -411,6 +294,112 @@ proptest! {
             prop_assert_eq!(served, Some(true));
         }
     }
+}
+
+/// Who exchanges an authority and its certificate, in which order.
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    AtOnce,
+    AuthorityFirst,
+    CertificateFirst,
+    KeyLast,
+}
+
+#[test]
+fn whoever_exchanges_an_authority_in_whatever_order_no_entry_that_can_be_written_refuses_what_is_served() {
+    for order in [
+        Order::AtOnce,
+        Order::AuthorityFirst,
+        Order::CertificateFirst,
+        Order::KeyLast,
+    ] {
+        for stuck in [false, true] {
+            exchange(order, stuck).unwrap_or_else(|why| panic!("{order:?}, stuck: {stuck}: {why}"));
+        }
+    }
+}
+
+/// The data of a Secret that somebody else fills.
+fn foreign(now: i64) -> Data {
+    let Made { certificate, key } = authority(Life::from(now, 90_000)).unwrap();
+    let ca = certificates(certificate.as_bytes()).unwrap();
+    let leaf = serving(&ca[0], &key, &[NAME.to_owned()], Life::from(now, 80_000)).unwrap();
+    Data::from([
+        (BUNDLE.to_owned(), pem(ca.iter())),
+        (CERTIFICATE.to_owned(), leaf.certificate.into_bytes()),
+        (KEY.to_owned(), leaf.key.into_bytes()),
+    ])
+}
+
+fn exchange(order: Order, stuck: bool) -> Result<(), String> {
+    let linger = i64::try_from(LINGER.as_secs()).unwrap();
+    let mut world = World::new();
+    world.is_self_managed = false;
+    world.secret = foreign(world.now);
+    pass(&mut world, 60)?;
+    world.entries[1].is_stuck = stuck;
+    let new = foreign(world.now);
+    let whole = [BUNDLE, CERTIFICATE, KEY];
+    let steps: [&[&str]; 2] = match order {
+        Order::AtOnce => [&whole, &[]],
+        Order::AuthorityFirst => [&[BUNDLE], &[CERTIFICATE, KEY]],
+        Order::CertificateFirst => [&[CERTIFICATE, KEY], &[BUNDLE]],
+        Order::KeyLast => [&[BUNDLE, CERTIFICATE], &[KEY]],
+    };
+    for step in steps {
+        for key in step {
+            world.secret.insert((*key).to_owned(), new[*key].clone());
+        }
+        pass(&mut world, 2 * linger + 100)?;
+    }
+    if !stuck {
+        let left = certificates(world.entries[0].bundle().unwrap())?;
+        assert_eq!(left, certificates(&new[BUNDLE])?, "{order:?}: the old authority goes");
+        let leaf = &certificates(&new[CERTIFICATE])?[0];
+        let served = world.replicas.iter().map(|replica| replica.served.as_ref());
+        assert!(served.flatten().all(|pair| &pair.chain()[0] == leaf), "{order:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_certificate_for_other_names_is_of_no_use_and_the_next_one_has_the_right_ones() {
+    let mut world = World::new();
+    pass(&mut world, 30).unwrap();
+    let authority = world.secret.get(CA_KEY).cloned();
+    let names = [
+        NAME.to_owned(),
+        "other.deployer-guard.svc".to_owned(),
+        "127.0.0.1".to_owned(),
+    ];
+    let held = Held::read(&world.secret, &names, world.now);
+    let facts = held.facts(|_| Trust::Fresh, false);
+    assert!(
+        !held.is_good(world.now) && matches!(&facts.leaf, Leaf::Bad(why) if why.contains("other.deployer-guard.svc"))
+    );
+    world.names = names.to_vec();
+    pass(&mut world, 30).unwrap();
+    assert!(Held::read(&world.secret, &names, world.now).is_good(world.now));
+    assert_eq!(world.secret.get(CA_KEY).cloned(), authority, "the authority stays");
+}
+
+#[test]
+fn a_secret_that_was_filled_by_hand_is_tidied_and_what_is_not_ours_stays() {
+    let mut world = World::new();
+    pass(&mut world, 30).unwrap();
+    let leaf = world.secret[CERTIFICATE].clone();
+    world.secret.insert("note".into(), b"mine".to_vec());
+    world.secret.get_mut(BUNDLE).unwrap().extend_from_slice(&leaf);
+    world.guard();
+    assert_eq!(
+        certificates(&world.secret[BUNDLE]).unwrap().len(),
+        1,
+        "a leaf is no authority"
+    );
+    assert_eq!(
+        (&world.secret["note"][..], &world.secret[CERTIFICATE]),
+        (&b"mine"[..], &leaf)
+    );
 }
 
 #[test]
@@ -428,4 +417,48 @@ fn every_reason_is_documented() {
         assert!(documented.contains(&format!("| `{reason}` |")), "{reason}");
         assert!(!text.is_empty());
     }
+}
+
+#[test]
+fn a_clock_that_jumps_is_not_believed_for_a_while() {
+    let at = Instant::now();
+    let mut memory = super::Memory::new(DELAY);
+    let hour = Duration::from_hours(1);
+    for (passed, wall, believed) in [
+        (Duration::ZERO, 0, true),
+        (Duration::from_secs(1), 2, true),
+        (hour, 3600 + 50, true),
+        (hour * 2, 86_400, false),
+        (hour * 2 + Duration::from_mins(4), 86_400 + 240, false),
+        (hour * 2 + Duration::from_mins(5), 86_400 + 300, true),
+        (hour * 3, 3600 * 3, false),
+        (hour * 4, 3600 * 4, true),
+    ] {
+        assert_eq!(memory.trusts_clock(NOW + wall, at + passed), believed, "{wall}");
+    }
+}
+
+#[test]
+fn writes_that_fail_are_tried_again_ever_more_slowly() {
+    let at = Instant::now();
+    let mut memory = super::Memory::new(DELAY);
+    assert!(!memory.pauses(at));
+    for seconds in [1, 2, 4, 8, 16, 32, 64, 120, 120] {
+        memory.failed(at);
+        assert!(memory.pauses(at + Duration::from_millis(seconds * 1000 - 1)));
+        assert!(!memory.pauses(at + Duration::from_secs(seconds)), "{seconds}");
+    }
+}
+
+#[test]
+fn what_is_put_back_leaves_what_others_keep_in_the_secret() {
+    let data = |pairs: &[(&str, &str)]| -> Data {
+        let pairs = pairs
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec()));
+        pairs.collect()
+    };
+    let remembered = data(&[(CERTIFICATE, "ours"), ("theirs", "old")]);
+    let restored = super::restored(data(&[("theirs", "new"), (NEXT_CA_KEY, "")]), &remembered);
+    assert_eq!(restored, data(&[(CERTIFICATE, "ours"), ("theirs", "new")]));
 }

@@ -1,7 +1,8 @@
 //! The CA bundle by which the API server checks the webhook's certificate: from a file, from a Secret, or none.
 //!
 //! An authority that leaves its source stays in the bundle for some minutes: replicas that have not heard of the exchange yet
-//! serve with its certificates.
+//! serve with its certificates. And it stays as long as replicas may have a reason not to exchange theirs: an entry that does not
+//! trust the new authority, or a serving certificate in the Secret that the new authority did not issue.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,10 @@ use crate::tls::trust::certificates;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// How long an authority stays in the bundle that is no longer in the source.
 pub const LINGER: Duration = Duration::from_mins(5);
+/// How many stay at most. Those go first that left first.
+const MOST: usize = 8;
+/// How long the very first bundle of a Secret waits to be used: from then on creates are sent to replicas, and they read the same Secret.
+const HEAD_START: Duration = Duration::from_secs(2);
 
 /// Where the bundle comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,10 +71,14 @@ struct Published {
 struct Parts {
     /// The last good content of the source.
     source: Vec<CertificateDer<'static>>,
-    /// What left it, and until when that stays.
+    /// What left it, and when.
     leaving: Vec<(CertificateDer<'static>, Instant)>,
-    /// What is stored was looked at.
-    begun: bool,
+    /// The bundles of our stored entries at the last look. `None`: nobody looked yet.
+    stored: Option<Vec<Vec<CertificateDer<'static>>>>,
+    /// Since when the source alone has vouched for the serving certificate beside it.
+    vouched: Option<Instant>,
+    /// From when on the first bundle may be used, as long as it may not.
+    waits: Option<Instant>,
     /// The last fault of the source that was reported.
     reported: String,
 }
@@ -113,10 +122,11 @@ impl CaBundle {
         self.published.load().current.clone()
     }
 
-    /// There is to be a bundle, and there is none yet. Nothing may be put in force: no API server would trust the webhook.
+    /// There is to be a bundle, and there is none yet, or replicas had no time yet to serve what it trusts. Nothing may be put in
+    /// force: API servers would refuse what they send to the webhook.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
-        self.source != BundleSource::System && self.published.load().current.is_none()
+        self.source != BundleSource::System && (self.published.load().current.is_none() || self.lock().waits.is_some())
     }
 
     /// What is wrong with the source, as it was last reported; empty if nothing is.
@@ -125,10 +135,21 @@ impl CaBundle {
         self.lock().reported.clone()
     }
 
-    /// Whether this is the bundle, or was the one before it.
+    /// Whether this is the bundle, or was the one before it, or is what it will be when more has left it: another guard may have let
+    /// go of that earlier.
     #[must_use]
     pub fn knows(&self, bundle: Option<&[u8]>) -> bool {
         let published = self.published.load();
+        if let Some(found) = bundle.and_then(|bundle| certificates(bundle).ok()) {
+            let parts = self.lock();
+            let is_known = |ca| parts.source.contains(ca) || parts.leaving.iter().any(|(leaving, _)| leaving == ca);
+            if !parts.source.is_empty()
+                && parts.source.iter().all(|ca| found.contains(ca))
+                && found.iter().all(is_known)
+            {
+                return true;
+            }
+        }
         let known = [
             Some(&published.current),
             published.previous.is_some().then_some(&published.previous),
@@ -136,15 +157,31 @@ impl CaBundle {
         known.into_iter().flatten().any(|known| known.as_deref() == bundle)
     }
 
-    /// Takes in a good content of the source. Gives whether the bundle changed.
-    pub fn learn(&self, found: Vec<CertificateDer<'static>>, at: Instant, metrics: &GuardMetrics) -> bool {
+    /// Takes in a good content of the source, and whether it vouches for the serving certificate beside it, by itself. Gives whether the
+    /// bundle changed.
+    pub fn learn(
+        &self,
+        found: Vec<CertificateDer<'static>>,
+        vouches: bool,
+        at: Instant,
+        metrics: &GuardMetrics,
+    ) -> bool {
         metrics.ca_not_after(found.iter().filter_map(not_after).max().unwrap_or_default());
         let mut parts = self.lock();
         parts.reported.clear();
+        if !vouches || parts.source != found {
+            parts.vouched = None;
+        }
+        if vouches {
+            parts.vouched.get_or_insert(at);
+        }
         let left = parts.source.iter().filter(|old| !found.contains(old));
-        let left: Vec<_> = left.map(|old| (old.clone(), at + LINGER)).collect();
+        let left: Vec<_> = left.map(|old| (old.clone(), at)).collect();
         parts.leaving.retain(|(old, _)| !found.contains(old));
         parts.leaving.extend(left);
+        if self.published.load().current.is_none() {
+            parts.waits = Some(at + HEAD_START);
+        }
         parts.source = found;
         self.settle(&mut parts, at)
     }
@@ -161,18 +198,31 @@ impl CaBundle {
         self.settle(&mut parts, at);
     }
 
-    /// At the first look, what is stored may come from before an exchange that this process did not see: it stays for a while, too.
-    pub fn found_stored<'a>(&self, bundles: impl Iterator<Item = &'a [u8]>, at: Instant) {
-        let mut parts = self.lock();
-        if std::mem::replace(&mut parts.begun, true) || self.source == BundleSource::System {
+    /// Takes in the bundles of our entries as they were just read, empty where one has none.
+    ///
+    /// At the first look, what is stored may come from before an exchange that this process did not see: it stays for a while, too. And
+    /// so it does at every look while another guard leads, which may go by another source. What this one finds while it leads is its
+    /// own, or drift.
+    pub fn found_stored<'a>(&self, bundles: impl Iterator<Item = &'a [u8]>, leads: bool, at: Instant) {
+        if self.source == BundleSource::System {
             return;
         }
-        for certificate in bundles.filter_map(|bundle| certificates(bundle).ok()).flatten() {
-            let known = parts.leaving.iter().any(|(known, _)| *known == certificate);
-            if !known && !parts.source.contains(&certificate) {
-                parts.leaving.push((certificate, at + LINGER));
+        let stored: Vec<_> = bundles.map(|bundle| certificates(bundle).unwrap_or_default()).collect();
+        let mut parts = self.lock();
+        if !stored.is_empty() {
+            // Creates are sent to replicas already.
+            parts.waits = None;
+        }
+        if parts.stored.is_none() || !leads {
+            for certificate in stored.iter().flatten() {
+                if parts.source.contains(certificate) {
+                    continue;
+                }
+                parts.leaving.retain(|(known, _)| known != certificate);
+                parts.leaving.push((certificate.clone(), at));
             }
         }
+        parts.stored = Some(stored);
         self.settle(&mut parts, at);
     }
 
@@ -183,9 +233,9 @@ impl CaBundle {
                 match read(path) {
                     Ok(found) if found != self.lock().source => {
                         tracing::info!(file = %path.display(), "the CA bundle changed");
-                        self.learn(found, Instant::now(), metrics);
+                        self.learn(found, true, Instant::now(), metrics);
                     }
-                    Ok(same) => drop(self.learn(same, Instant::now(), metrics)),
+                    Ok(same) => drop(self.learn(same, true, Instant::now(), metrics)),
                     Err(error) => self.failed(&error.to_string(), Instant::now(), metrics),
                 }
             } else {
@@ -199,16 +249,31 @@ impl CaBundle {
         }
     }
 
-    /// Lets go of what has stayed long enough, unless it is all there is; publishes what is left. Gives whether that is new.
+    /// Lets go of what has stayed long enough, unless it is still needed; publishes what is left. Gives whether that is new.
     fn settle(&self, parts: &mut Parts, at: Instant) -> bool {
-        if !parts.source.is_empty() {
-            parts.leaving.retain(|(_, until)| at < *until);
+        if self.is_enough(parts, at) {
+            parts.leaving.retain(|(_, since)| at < *since + LINGER);
         }
-        let changed = self.publish(parts);
+        let surplus = parts.leaving.len().saturating_sub(MOST);
+        if surplus > 0 {
+            parts.leaving.sort_by_key(|(_, since)| *since);
+            parts.leaving.drain(..surplus);
+        }
+        let waited = parts.waits.take_if(|until| *until <= at).is_some();
+        let changed = self.publish(parts) | waited;
         if changed {
             self.changed.notify_one();
         }
         changed
+    }
+
+    /// Whether replicas are well with what the source holds, and nothing else: every entry of ours trusts it, and the serving
+    /// certificate in the Secret is one that it vouches for, and was for as long as replicas take to serve with it.
+    fn is_enough(&self, parts: &Parts, at: Instant) -> bool {
+        let trusts = |bundle: &Vec<_>| parts.source.iter().all(|ca| bundle.contains(ca));
+        !parts.source.is_empty()
+            && parts.stored.as_ref().is_some_and(|stored| stored.iter().all(trusts))
+            && (self.source != BundleSource::Secret || parts.vouched.is_some_and(|since| since + LINGER <= at))
     }
 
     fn publish(&self, parts: &Parts) -> bool {
@@ -267,84 +332,4 @@ pub(in crate::guard) fn pem<'a>(certificates: impl Iterator<Item = &'a Certifica
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn certificate() -> (String, String) {
-        let issued = rcgen::generate_simple_self_signed(["ca".to_owned()]).unwrap();
-        (issued.cert.pem(), issued.signing_key.serialize_pem())
-    }
-
-    fn authority() -> Vec<CertificateDer<'static>> {
-        certificates(certificate().0.as_bytes()).unwrap()
-    }
-
-    fn published(bundle: &CaBundle) -> Vec<CertificateDer<'static>> {
-        certificates(&bundle.current().unwrap()).unwrap()
-    }
-
-    #[test]
-    fn a_bundle_holds_all_certificates_of_the_file_and_no_key() {
-        let ((one, key), (two, _)) = (certificate(), certificate());
-        let found = certificates(format!("# the old one\n{one}{key}{two}").as_bytes()).unwrap();
-        let bundle = String::from_utf8(pem(found.iter())).unwrap();
-        assert_eq!(
-            bundle.replace("\r\n", "\n"),
-            format!("{one}{two}").replace("\r\n", "\n")
-        );
-        assert!(!bundle.contains("PRIVATE"));
-    }
-
-    #[test]
-    fn what_is_no_bundle_is_refused_with_what_is_wrong() {
-        let (good, _) = certificate();
-        for (content, why) in [
-            (String::new(), "no CERTIFICATE section"),
-            ("nonsense".to_owned(), "no CERTIFICATE section"),
-            (
-                format!("{good}-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
-                "number 2 is no certificate",
-            ),
-            (good[..good.len() / 2].to_owned(), ""),
-        ] {
-            let error = certificates(content.as_bytes()).unwrap_err();
-            assert!(error.contains(why), "{error}");
-        }
-    }
-
-    #[test]
-    fn an_authority_that_leaves_stays_for_five_minutes_and_one_that_comes_back_for_good() {
-        let (metrics, at) = (GuardMetrics::default(), Instant::now());
-        let bundle = CaBundle::load(BundleSource::Secret).unwrap();
-        assert!(bundle.is_awaited() && bundle.current().is_none());
-        let (old, new) = (authority(), authority());
-        assert!(bundle.learn(old.clone(), at, &metrics));
-        let before = bundle.current();
-        assert!(bundle.learn(new.clone(), at, &metrics));
-        assert_eq!(published(&bundle), [&new[..], &old].concat());
-        assert!(bundle.knows(before.as_deref()), "the one before it is no drift");
-        let almost = at + LINGER.checked_sub(Duration::from_secs(1)).unwrap();
-        assert!(!bundle.learn(new.clone(), almost, &metrics));
-        assert!(bundle.learn(new.clone(), at + LINGER, &metrics));
-        assert_eq!(published(&bundle), new);
-        bundle.learn(old.clone(), at, &metrics);
-        bundle.learn(new.clone(), at, &metrics);
-        bundle.failed("broken", at + LINGER, &metrics);
-        assert_eq!(published(&bundle), new, "a source that is broken keeps nothing longer");
-    }
-
-    #[test]
-    fn what_is_stored_at_the_first_look_stays_for_a_while_and_longer_where_there_is_nothing_else() {
-        let (metrics, at) = (GuardMetrics::default(), Instant::now());
-        let bundle = CaBundle::load(BundleSource::Secret).unwrap();
-        let (stored, new, later) = (authority(), authority(), authority());
-        bundle.found_stored([pem(stored.iter())].iter().map(Vec::as_slice), at);
-        bundle.found_stored([pem(later.iter())].iter().map(Vec::as_slice), at);
-        bundle.failed("it is not there", at + LINGER * 2, &metrics);
-        assert_eq!(published(&bundle), stored, "only the first look counts");
-        bundle.learn(new.clone(), at, &metrics);
-        assert_eq!(published(&bundle), [&new[..], &stored].concat());
-        bundle.learn(new.clone(), at + LINGER, &metrics);
-        assert_eq!(published(&bundle), new);
-    }
-}
+mod tests;

@@ -40,6 +40,9 @@ impl LeftOut {
 
     /// What is to be written: everything that is wanted but what is left out, in whose place the entry that is stored for the same
     /// policy stays. An old rule is better than none.
+    ///
+    /// In place of one that is refused it stays with the CA bundle of now: replicas exchange their certificate when all entries trust
+    /// the new one, and would wait for it for ever.
     pub(super) fn without(
         &mut self,
         wanted: &[ValidatingWebhook],
@@ -47,7 +50,25 @@ impl LeftOut {
     ) -> Vec<ValidatingWebhook> {
         self.make_room(wanted, stored);
         let out: Vec<_> = wanted.iter().filter(|entry| self.why(entry).is_some()).collect();
-        keeping_stored(wanted, stored, &out)
+        let mut target = keeping_stored(wanted, stored, &out);
+        for refused in out
+            .iter()
+            .filter(|entry| matches!(self.why(entry), Some(Why::Refused(_))))
+        {
+            let Some(kept) = target.iter_mut().find(|entry| entry.name == refused.name) else {
+                continue;
+            };
+            let mut trusting = kept.clone();
+            trusting
+                .client_config
+                .ca_bundle
+                .clone_from(&refused.client_config.ca_bundle);
+            // Unless that is refused as well.
+            if self.why(&trusting).is_none() {
+                *kept = trusting;
+            }
+        }
+        target
     }
 
     /// Where something of ours goes, there may be room for what did not fit.
@@ -81,6 +102,8 @@ pub(super) fn keeping_stored(
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::ByteString;
+
     use super::*;
 
     fn entry(name: &str, timeout: i32) -> ValidatingWebhook {
@@ -112,6 +135,31 @@ mod tests {
         let (old, new) = (entry("app", 1), entry("app", 2));
         left_out.remember(&new, Why::Refused("no".into()));
         assert_eq!(left_out.without(&[new], std::slice::from_ref(&old)), [old]);
+    }
+
+    #[tokio::test]
+    async fn what_stays_in_place_of_a_refused_entry_trusts_the_bundle_of_now_unless_that_is_refused_too() {
+        let bundle = |entry: &ValidatingWebhook, bundle: &str| {
+            let mut entry = entry.clone();
+            entry.client_config.ca_bundle = Some(ByteString(bundle.into()));
+            entry
+        };
+        let mut left_out = LeftOut::default();
+        let (old, new) = (bundle(&entry("app", 1), "old"), bundle(&entry("app", 2), "new"));
+        let wanted = std::slice::from_ref(&new);
+        left_out.remember(&new, Why::Refused("no".into()));
+        let trusting = bundle(&old, "new");
+        let target = left_out.without(wanted, std::slice::from_ref(&old));
+        assert_eq!(target, std::slice::from_ref(&trusting));
+        assert_eq!(left_out.without(wanted, &target), target, "it is written once");
+        left_out.remember(&trusting, Why::Refused("no".into()));
+        assert_eq!(
+            left_out.without(wanted, std::slice::from_ref(&old)),
+            std::slice::from_ref(&old)
+        );
+        let mut left_out = LeftOut::default();
+        left_out.remember(&new, Why::TooLarge("no".into()));
+        assert_eq!(left_out.without(wanted, std::slice::from_ref(&old)), [old]);
     }
 
     #[tokio::test]

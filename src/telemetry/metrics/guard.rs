@@ -64,6 +64,7 @@ pub struct GuardMetrics {
     configuration_drifts: Counter,
     configuration_missing: Gauge,
     policies_refused: Gauge,
+    policies_unanswered: Gauge,
     status_writes: Family<ResultLabel, Counter>,
     ca_bundle_failures: Counter,
     ca_not_after: Gauge,
@@ -98,6 +99,11 @@ impl GuardMetrics {
             "policies_not_enforced",
             "Policies whose entry is not in the stored webhook configuration",
             self.policies_refused.clone(),
+        );
+        own.register(
+            "policies_unanswered",
+            "Policies whose entry is stored while an API server, when last asked, did not reach the webhook",
+            self.policies_unanswered.clone(),
         );
         own.register(
             "policy_status_writes",
@@ -159,6 +165,12 @@ impl GuardMetrics {
         self.configuration_missing.set(missing.into());
         self.policies_refused
             .set(i64::try_from(not_enforced).unwrap_or(i64::MAX));
+    }
+
+    /// Says for how many policies no API server reached the webhook. Only the guard that leads asks.
+    pub fn unanswered(&self, policies: usize) {
+        self.policies_unanswered
+            .set(i64::try_from(policies).unwrap_or(i64::MAX));
     }
 
     /// Counts a write of a policy's status.

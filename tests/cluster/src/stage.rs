@@ -52,7 +52,18 @@ pub struct StageBuilder {
     arguments: Vec<String>,
     guards: usize,
     guard_arguments: Vec<String>,
-    self_managed: bool,
+    certificates: Certificates,
+}
+
+/// Where the webhook's certificates are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Certificates {
+    /// In files, of the stage's authority.
+    Files,
+    /// In a Secret, of the stage's authority.
+    Secret,
+    /// In a Secret, made by the guards.
+    SelfManaged,
 }
 
 /// A control plane with deployer-guard in front of it.
@@ -70,7 +81,7 @@ pub struct Stage {
     pub guards: Vec<GuardProcess>,
     program: PathBuf,
     guard_arguments: Vec<String>,
-    self_managed: bool,
+    certificates: Certificates,
     /// Held while the configuration is made: one that is made of an older list must not replace a newer one.
     enforcing: Mutex<()>,
 }
@@ -118,9 +129,16 @@ impl StageBuilder {
     /// The guards make the certificates, in a Secret that is empty at first; there has to be one.
     #[must_use]
     pub fn self_managed(mut self) -> Self {
-        self.self_managed = true;
+        self.certificates = Certificates::SelfManaged;
         let flags = ["--tls-secret", SECRET, "--self-managed-tls"];
         self.guard_arguments.extend(flags.map(str::to_owned));
+        self
+    }
+
+    /// The certificates are in a Secret, as those of cert-manager; guards are told so by their arguments.
+    #[must_use]
+    pub fn certificates_in_secret(mut self) -> Self {
+        self.certificates = Certificates::Secret;
         self
     }
 
@@ -148,14 +166,13 @@ impl StageBuilder {
         let (certificate, key) = pki
             .serving(&["127.0.0.1", "localhost"])?
             .write(&certificates, "webhook")?;
-        let tls = if self.self_managed {
-            apply_yaml(&client, &secret(), "stage").await?;
-            vec!["--tls-secret".to_owned(), SECRET.to_owned()]
+        let tls = if self.certificates == Certificates::Files {
+            let [certificate, key] = [certificate, key].map(|path| path.display().to_string());
+            let [of_certificate, of_key] = ["--tls-cert-file", "--tls-key-file"].map(str::to_owned);
+            vec![of_certificate, certificate, of_key, key]
         } else {
-            let path = |path: PathBuf| path.display().to_string();
-            let flags = ["--tls-cert-file", "--tls-key-file"].map(str::to_owned);
-            let [cert_flag, key_flag] = flags;
-            vec![cert_flag, path(certificate), key_flag, path(key)]
+            apply_yaml(&client, &self.certificates.secret(&pki)?, "stage").await?;
+            vec!["--tls-secret".to_owned(), SECRET.to_owned()]
         };
         let ports = free_ports(2 * self.replicas)?;
         let mut replicas = Vec::new();
@@ -185,7 +202,7 @@ impl StageBuilder {
                 health,
             });
         }
-        if !self.self_managed {
+        if self.certificates != Certificates::SelfManaged {
             for replica in &replicas {
                 replica.wait_ready().await?;
             }
@@ -200,7 +217,7 @@ impl StageBuilder {
             guards: Vec::new(),
             program: self.program,
             guard_arguments: self.guard_arguments,
-            self_managed: self.self_managed,
+            certificates: self.certificates,
             enforcing: Mutex::default(),
         };
         stage.pki.write_ca(&stage.plane.directory().join(CERTIFICATES))?;
@@ -215,6 +232,20 @@ impl StageBuilder {
             replica.wait_ready().await?;
         }
         Ok(stage)
+    }
+}
+
+impl Certificates {
+    /// The Secret as a manifest. Where guards fill it, it has no data, so that applying it again takes away nothing.
+    fn secret(self, pki: &Pki) -> anyhow::Result<String> {
+        let metadata = json!({ "name": SECRET, "namespace": NAMESPACE });
+        let mut secret = json!({ "apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata });
+        if self == Self::Secret {
+            let pair = pki.serving(&["127.0.0.1", "localhost"])?;
+            secret["type"] = json!("kubernetes.io/tls");
+            secret["stringData"] = json!({ "tls.crt": pair.certificate, "tls.key": pair.key, "ca.crt": pki.ca() });
+        }
+        Ok(secret.to_string())
     }
 }
 
@@ -238,7 +269,7 @@ impl Stage {
             arguments: Vec::new(),
             guards: 0,
             guard_arguments: Vec::new(),
-            self_managed: false,
+            certificates: Certificates::Files,
         }
     }
 
@@ -407,12 +438,12 @@ impl Stage {
         .await
     }
 
-    /// What the API servers trust: where guards make certificates, it is in the configuration alone.
+    /// What the API servers trust: where certificates are in a Secret, it is in the configuration alone.
     ///
     /// # Errors
     /// If there is no bundle in it.
     pub async fn ca_bundle(&self) -> anyhow::Result<Vec<u8>> {
-        if !self.self_managed {
+        if self.certificates == Certificates::Files {
             return Ok(self.pki.ca().into_bytes());
         }
         let api: Api<ValidatingWebhookConfiguration> = Api::all(self.plane.client(0));
@@ -488,12 +519,6 @@ impl Stage {
         }
         Ok(decisions)
     }
-}
-
-/// As in the chart: without data, so that applying it again takes away nothing.
-fn secret() -> String {
-    let metadata = json!({ "name": SECRET, "namespace": NAMESPACE });
-    json!({ "apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata }).to_string()
 }
 
 /// Runs the program with this on its standard input, and gives what it printed.
