@@ -67,12 +67,12 @@ fn main() -> ExitCode {
         ),
         trial("all_our_pods_deleted_come_back", outages::all_pods),
         trial("after_a_power_cut_all_comes_back", outages::power_cut),
-        trial("every_shape_installs_and_upgrades_to_the_next", shapes::helm4),
-        trial("helm_3_installs_too", shapes::helm3),
-        trial("uninstalling_leaves_nothing_in_the_way", leaving::uninstall),
         trial("no_right_is_missing_and_none_is_unused", move |site| {
             rights::used(site, whole)
         }),
+        trial("every_shape_installs_and_upgrades_to_the_next", shapes::helm4),
+        trial("helm_3_installs_too", shapes::helm3),
+        trial("uninstalling_leaves_nothing_in_the_way", leaving::uninstall),
     ];
     let trials = trials
         .into_iter()

@@ -144,7 +144,7 @@ impl<'a> Release<'a> {
     /// What a person would look at when it does not come up.
     async fn states(&self) -> String {
         let mut said = String::new();
-        let logs = ["--all-containers", "--prefix", "--tail=10"];
+        let logs = ["--all-containers", "--prefix", "--tail=4"];
         for arguments in [
             &["get", "pods", "-o=wide"][..],
             &["get", "events", "--sort-by=.metadata.creationTimestamp"],
