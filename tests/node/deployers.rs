@@ -12,6 +12,27 @@ use serde_json::{Value, json};
 use crate::site::{SOON, Site};
 use crate::work::{deployer, of_config, phase, template};
 
+/// All of them side by side, each in a namespace of its own: most of the time is kubelet's.
+pub(crate) async fn all(site: &Site) -> anyhow::Result<()> {
+    site.usual().await?;
+    let (retries, replacements, grace, memory, evicted, forced, gone) = tokio::join!(
+        retries(site),
+        replacements(site),
+        grace(site),
+        out_of_memory(site),
+        evicted(site),
+        forced(site),
+        node_gone(site)
+    );
+    retries.context("a Job's next try")?;
+    replacements.context("a Job's replacement of a pod that ends")?;
+    grace.context("a deployer that takes 30 s to end")?;
+    memory.context("one that is killed for its memory")?;
+    evicted.context("one that is evicted")?;
+    forced.context("one that is deleted by force")?;
+    gone.context("one whose node went away")
+}
+
 /// A deployer that stays when it is told to end, for this long.
 fn stubborn(config: &str, name: &str, grace: u32) -> Value {
     let mut pod = deployer(config, name, &["-ignore-term"]);
@@ -35,9 +56,8 @@ async fn make_job(site: &Site, namespace: &str, job: Value) -> anyhow::Result<()
 }
 
 /// A Job's first pod fails, and the Job makes another, which is admitted.
-pub(crate) async fn retries(site: &Site) -> anyhow::Result<()> {
+async fn retries(site: &Site) -> anyhow::Result<()> {
     let namespace = "retries";
-    site.usual().await?;
     site.namespace(namespace).await?;
     let witness = site.witness(namespace).await?;
     let job = json!({ "metadata": { "name": "job" }, "spec": {
@@ -58,15 +78,15 @@ pub(crate) async fn retries(site: &Site) -> anyhow::Result<()> {
 
 /// By default a Job replaces a pod that is told to end at once: the replacement is refused until the pod has ended. With
 /// `podReplacementPolicy: Failed` nobody has to be refused.
-pub(crate) async fn replacements(site: &Site) -> anyhow::Result<()> {
+async fn replacements(site: &Site) -> anyhow::Result<()> {
     let namespace = "replacements";
-    site.usual().await?;
     site.namespace(namespace).await?;
     let witness = site.witness(namespace).await?;
-    for policy in ["TerminatingOrFailed", "Failed"] {
+    // A Job waits 10 s before it replaces a pod that it counts as failed: the first takes longer than that to end.
+    for (policy, grace) in [("TerminatingOrFailed", 20), ("Failed", 4)] {
         let name = policy.to_lowercase();
         let mut template = template(&name, &["-ignore-term"]);
-        template["spec"]["terminationGracePeriodSeconds"] = json!(6);
+        template["spec"]["terminationGracePeriodSeconds"] = json!(grace);
         let job = json!({ "metadata": { "name": name }, "spec": {
             "backoffLimit": 3, "podReplacementPolicy": policy, "template": template,
         } });
@@ -108,9 +128,8 @@ async fn running(site: &Site, namespace: &str, config: &str, not: Option<&str>) 
 }
 
 /// A deployer that is deleted and takes its whole grace period is active until it has ended.
-pub(crate) async fn grace(site: &Site) -> anyhow::Result<()> {
+async fn grace(site: &Site) -> anyhow::Result<()> {
     let namespace = "grace";
-    site.usual().await?;
     site.namespace(namespace).await?;
     let witness = site.witness(namespace).await?;
     site.admitted(namespace, &stubborn("cfg", "first", 30)).await?;
@@ -132,9 +151,8 @@ pub(crate) async fn grace(site: &Site) -> anyhow::Result<()> {
 }
 
 /// A container that is killed for its memory: the pod has failed and holds nothing, unless its container is started again.
-pub(crate) async fn out_of_memory(site: &Site) -> anyhow::Result<()> {
+async fn out_of_memory(site: &Site) -> anyhow::Result<()> {
     let namespace = "memory";
-    site.usual().await?;
     site.namespace(namespace).await?;
     let witness = site.witness(namespace).await?;
     let hungry = |config: &str, restart: &str| {
@@ -179,9 +197,8 @@ fn reasons(pod: &Pod) -> Vec<String> {
 }
 
 /// kubelet evicts a pod that fills its disk: it has failed, and holds nothing.
-pub(crate) async fn evicted(site: &Site) -> anyhow::Result<()> {
+async fn evicted(site: &Site) -> anyhow::Result<()> {
     let namespace = "evicted";
-    site.usual().await?;
     site.namespace(namespace).await?;
     let witness = site.witness(namespace).await?;
     let mut pod = deployer("cfg", "first", &["-fill-mib=8", "-fill-file=/scratch/file"]);
@@ -197,9 +214,8 @@ pub(crate) async fn evicted(site: &Site) -> anyhow::Result<()> {
 }
 
 /// A pod object that is removed by force is gone for us, whether its process runs or not: the README says so.
-pub(crate) async fn forced(site: &Site) -> anyhow::Result<()> {
+async fn forced(site: &Site) -> anyhow::Result<()> {
     let namespace = "forced";
-    site.usual().await?;
     site.namespace(namespace).await?;
     let witness = site.witness(namespace).await?;
     site.admitted(namespace, &stubborn("cfg", "first", 30)).await?;
@@ -213,9 +229,8 @@ pub(crate) async fn forced(site: &Site) -> anyhow::Result<()> {
 }
 
 /// The kubelet of its node is not there any more: the deployer is active, deleted or not, until somebody says by force that it is not.
-pub(crate) async fn node_gone(site: &Site) -> anyhow::Result<()> {
+async fn node_gone(site: &Site) -> anyhow::Result<()> {
     let namespace = "gone";
-    site.usual().await?;
     site.namespace(namespace).await?;
     let nodes: Api<Node> = Api::all(site.client());
     let lost = serde_json::from_value(json!({ "metadata": { "name": "lost" } }))?;

@@ -41,14 +41,18 @@ pub(crate) async fn uninstall(site: &Site) -> anyhow::Result<()> {
     site.delete_namespace(NAMESPACE).await
 }
 
+/// Kinds that say nothing of what is left: records, the custom resources that are kept, and what the API server makes of their definitions.
+fn passed_over(kind: &str) -> bool {
+    ["events", "deployer-guard.io", "apiservices"]
+        .iter()
+        .any(|word| kind.contains(word))
+}
+
 /// Every object of ours: by label, by name, and all that is in our namespace.
 async fn left(site: &Site) -> anyhow::Result<Vec<String>> {
     let kinds = site.kubectl(&["api-resources", "--verbs=list", "-o=name"]).await?;
     let mut found = Vec::new();
-    for kind in kinds
-        .lines()
-        .filter(|kind| !kind.contains("events") && !kind.contains("deployer-guard.io"))
-    {
+    for kind in kinds.lines().filter(|kind| !passed_over(kind)) {
         let listed = site.kubectl(&["get", kind, "--all-namespaces", "-o=json"]).await?;
         let listed: Value = serde_json::from_str(&listed)?;
         for object in listed["items"].as_array().into_iter().flatten() {

@@ -40,19 +40,7 @@ fn main() -> ExitCode {
     let trials = vec![
         trial("a_fresh_install_refuses_a_second_deployer", fresh::refusal),
         trial("a_replica_starts_without_a_shell_or_a_right_too_many", fresh::hardened),
-        trial("a_job_retries_after_its_pod_failed", deployers::retries),
-        trial("a_replacement_waits_for_the_pod_that_ends", deployers::replacements),
-        trial(
-            "a_deployer_that_ends_in_30_seconds_is_active_until_then",
-            deployers::grace,
-        ),
-        trial(
-            "one_that_is_killed_for_its_memory_has_finished",
-            deployers::out_of_memory,
-        ),
-        trial("one_that_is_evicted_has_finished", deployers::evicted),
-        trial("one_that_is_deleted_by_force_is_gone", deployers::forced),
-        trial("one_on_a_node_that_went_away_is_active", deployers::node_gone),
+        trial("what_is_active_is_what_the_readme_says", deployers::all),
         trial("upgrades_fail_no_create", upgrades::image_and_values),
         trial("an_eviction_fails_no_create", upgrades::eviction),
         trial(
@@ -67,12 +55,12 @@ fn main() -> ExitCode {
         ),
         trial("all_our_pods_deleted_come_back", outages::all_pods),
         trial("after_a_power_cut_all_comes_back", outages::power_cut),
-        trial("every_shape_installs_and_upgrades_to_the_next", shapes::helm4),
-        trial("helm_3_installs_too", shapes::helm3),
-        trial("uninstalling_leaves_nothing_in_the_way", leaving::uninstall),
         trial("no_right_is_missing_and_none_is_unused", move |site| {
             rights::used(site, whole)
         }),
+        trial("every_shape_installs_and_upgrades_to_the_next", shapes::helm4),
+        trial("helm_3_installs_too", shapes::helm3),
+        trial("uninstalling_leaves_nothing_in_the_way", leaving::uninstall),
     ];
     let trials = trials
         .into_iter()
@@ -89,6 +77,10 @@ where
 {
     Trial::test(name, move || {
         let tried = RUNTIME.block_on(async { test(Site::shared().await?).await });
-        tried.map_err(|error| format!("{error:?}").into())
+        tried.map_err(|error| {
+            // At once: the summary comes after all the others.
+            println!("  {error:#}");
+            format!("{error:#}").into()
+        })
     })
 }

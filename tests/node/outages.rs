@@ -142,15 +142,14 @@ pub(crate) async fn power_cut(site: &Site) -> anyhow::Result<()> {
     })
     .await?;
     release.wait_ready(2).await?;
-    let first = Api::<Pod>::namespaced(site.client(), namespace).get("first").await?;
-    let restarts = first
-        .status
-        .and_then(|status| status.container_statuses)
-        .unwrap_or_default();
-    ensure!(
-        restarts.iter().any(|status| status.restart_count > 0),
-        "its container survived: {restarts:?}"
-    );
+    site.wait_pod(namespace, "first", "started again", |pod| {
+        let statuses = pod
+            .status
+            .iter()
+            .flat_map(|status| status.container_statuses.iter().flatten());
+        statuses.into_iter().any(|status| status.restart_count > 0)
+    })
+    .await?;
     site.delete_namespace(namespace).await?;
     still_decides(site, "restarted").await
 }

@@ -1,4 +1,4 @@
-//! What the release's `ServiceAccount` may do, and what it did in all of these tests.
+//! What the release's `ServiceAccount` may do, and what it did in the tests before this one: those in which nobody takes rights away.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ const UNUSED: [(&str, &str, &str, &str); 0] = [];
 /// API group, resource, verb.
 type Right = (String, String, String);
 
-/// No request of ours was forbidden, and where all of these tests were run, each right was used.
+/// No request of ours was forbidden, and where all the tests before were run, each right was used.
 pub(crate) async fn used(site: &Site, whole: bool) -> anyhow::Result<()> {
     site.usual().await?;
     let account = format!("system:serviceaccount:{NAMESPACE}:");

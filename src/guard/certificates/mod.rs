@@ -1,6 +1,7 @@
 //! The Secret with the certificates: where the CA bundle is read, and what the guard itself makes and renews if it is asked to.
 //!
-//! Every guard reads; the one that leads writes, each time a whole content, on condition of the object and version that was read.
+//! Every guard reads; the one that leads writes (any of them while there is no certificate), each time a whole content, on condition of
+//! the object and version that was read.
 //! So two that both believe they lead end with one consistent Secret.
 
 pub mod authority;
@@ -22,7 +23,7 @@ use kube::api::ObjectMeta;
 use tokio::sync::watch as signal;
 use tokio::time::{Instant, sleep};
 
-use self::held::{BUNDLE, Data, Held, OURS, vouch};
+use self::held::{BUNDLE, CERTIFICATE, Data, Held, OURS, vouch};
 use self::memory::Memory;
 use self::plan::{Step, Terms, Trust, plan};
 use self::watch::TrustWatch;
@@ -203,7 +204,7 @@ impl Certificates {
         let remembered = data_of(memory.good.as_ref());
         let is_remembered = Held::read(&remembered, &managed.names, now).is_good(now);
         let untrusted = held.facts(|_| Trust::Missing, is_remembered);
-        if !self.leads.leads() || plan(&untrusted, managed.terms, now) == Step::Rest {
+        if !self.is_in_charge(secret.as_ref()) || plan(&untrusted, managed.terms, now) == Step::Rest {
             // Nothing is under way here, and what the entries trust is not looked at: it is no longer known since when they do.
             memory.trust = TrustWatch::new(managed.trust_delay);
             memory.told.clear();
@@ -297,7 +298,14 @@ impl Certificates {
             );
             return false;
         }
-        self.leads.leads() && !memory.pauses(Instant::now())
+        self.is_in_charge(secret) && !memory.pauses(Instant::now())
+    }
+
+    /// Whether writing is this guard's: the one that leads, and each of them while the Secret is there and holds no certificate. When an
+    /// upgrade changes who makes it, the guard that leads is one that makes none, and stays until a replica is ready that waits for it.
+    fn is_in_charge(&self, secret: Option<&Secret>) -> bool {
+        let is_bare = |secret: &Secret| data_of(Some(secret)).get(CERTIFICATE).is_none_or(Vec::is_empty);
+        self.leads.leads() || secret.is_some_and(is_bare)
     }
 
     /// Writes the data into the Secret that was read, or makes one. It gets no labels and annotations of the one before: whoever applies

@@ -11,19 +11,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use k8s_openapi::api::core::v1 as core;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::process::Command;
+use tokio::time::sleep;
 
 use self::commands::Layout;
 use crate::builder::READY_LIMIT;
 use crate::kubeconfig::Access;
 use crate::plane::{LeftRunning, left_running};
 use crate::ports::free_ports;
-use crate::process::Process;
+use crate::process::{Process, State};
 use crate::programs::{self, HOME, NodePrograms};
 use crate::supervisor::Supervisor;
 use crate::wait::until;
@@ -233,6 +235,8 @@ impl Node {
     /// # Errors
     /// If containerd does not answer in time, or refuses it.
     pub async fn load(&self, archive: &Path) -> anyhow::Result<()> {
+        // Inside, a path begins elsewhere.
+        let archive = fs::canonicalize(archive).with_context(|| format!("looking up {}", archive.display()))?;
         let archive = archive.display().to_string();
         let containerd = self.process(Daemon::Containerd);
         let loaded = until("containerd to take an image", READY_LIMIT, async || {
@@ -345,7 +349,17 @@ impl Node {
     /// If it is not in time: with the end of kubelet's log.
     pub async fn wait_ready(&self) -> anyhow::Result<()> {
         self.wait_api_server().await?;
+        let kubelet = self.process(Daemon::Kubelet);
         let ready = until("the node to be ready", READY_LIMIT, async || {
+            // It ends if containerd is not ready for it yet, and its unit on a machine would begin it again.
+            if let State::Ended { code } = kubelet.state()? {
+                sleep(Duration::from_secs(1)).await;
+                kubelet.restart()?;
+                bail!("kubelet had ended with code {code}");
+            }
+            // What is stored of the node may be from before a power cut: kubelet listens there as soon as it works.
+            let listens = self.exec(&["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/10248"]).await?;
+            ensure!(listens.status.success(), "kubelet does not work yet");
             let node = Api::<core::Node>::all(self.client()).get(commands::NODE).await?;
             let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
             let ready = |condition: &core::NodeCondition| condition.type_ == "Ready" && condition.status == "True";
@@ -355,10 +369,8 @@ impl Node {
                 .await?;
             Ok(())
         });
-        let containerd = self.process(Daemon::Containerd);
-        containerd
-            .while_running(self.process(Daemon::Kubelet).while_running(ready))
-            .await
+        let ready = self.process(Daemon::Containerd).while_running(ready).await;
+        ready.map_err(|error| kubelet.blame(error))
     }
 
     /// Leaves it running when this process ends; says how to end it.

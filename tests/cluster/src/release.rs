@@ -19,6 +19,8 @@ use crate::wait::until;
 const PATIENCE: &str = "3m";
 /// How long a policy may take to be in force.
 const LIMIT: Duration = Duration::from_mins(1);
+/// How much is told of a release that does not come up, of each kind.
+const LINES: usize = 40;
 /// The name of the release, and of everything in it.
 const NAME: &str = NAMESPACE;
 /// Selects the pods of the release.
@@ -142,14 +144,18 @@ impl<'a> Release<'a> {
     /// What a person would look at when it does not come up.
     async fn states(&self) -> String {
         let mut said = String::new();
+        let logs = ["--all-containers", "--prefix", "--tail=4"];
         for arguments in [
             &["get", "pods", "-o=wide"][..],
-            &["get", "events", "--sort-by=.lastTimestamp"],
-            &["logs", "--selector", OURS, "--all-containers", "--prefix", "--tail=15"],
+            &["get", "events", "--sort-by=.metadata.creationTimestamp"],
+            &[&["logs", "--selector", OURS][..], &logs].concat(),
         ] {
             let arguments = [&["--namespace", NAMESPACE], arguments].concat();
             if let Ok(output) = self.node.kubectl(&arguments).await {
-                said.push_str(&String::from_utf8_lossy(&output.stdout));
+                let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+                let lines: Vec<&str> = printed.lines().collect();
+                said.push_str(&lines[lines.len().saturating_sub(LINES)..].join("\n"));
+                said.push('\n');
             }
         }
         said

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use deployer_guard::cluster::events::Events;
 use deployer_guard::guard::board::Leads;
-use deployer_guard::guard::certificates::held::{CA_KEY, Data, Held};
+use deployer_guard::guard::certificates::held::{BUNDLE, CA_KEY, Data, Held};
 use deployer_guard::guard::certificates::plan::Terms;
 use deployer_guard::guard::certificates::{Certificates, SelfManaged, Settings};
 use deployer_guard::guard::configuration::ca_bundle::{BundleSource, CaBundle};
@@ -26,12 +26,12 @@ use tokio::task::JoinHandle;
 use super::{SOON, data, data_of, good, harm, secrets};
 use crate::common::run;
 
-/// Leads whatever another one believes.
-struct Always;
+/// Leads, or does not, whatever another one believes.
+struct Believes(bool);
 
-impl Leads for Always {
+impl Leads for Believes {
     fn leads(&self) -> bool {
-        true
+        self.0
     }
 }
 
@@ -40,6 +40,7 @@ fn room(
     client: Client,
     stop: &watch::Sender<bool>,
     dry_run: bool,
+    leads: bool,
 ) -> anyhow::Result<(JoinHandle<()>, Arc<GuardMetrics>, Arc<CaBundle>)> {
     let settings = Settings {
         namespace: NAMESPACE.into(),
@@ -59,7 +60,7 @@ fn room(
     let counted = Arc::new(GuardMetrics::default());
     let (events, _notices) = Events::new(Arc::new(Metrics::new()));
     let bundle = Arc::new(CaBundle::load(BundleSource::Secret)?);
-    let (leads, known) = (Arc::new(Always), Arc::clone(&bundle));
+    let (leads, known) = (Arc::new(Believes(leads)), Arc::clone(&bundle));
     let room = Certificates::new(client, settings, bundle, leads, events, Arc::clone(&counted));
     let stop = stop.subscribe();
     Ok((tokio::spawn(async move { room.run(stop).await }), counted, known))
@@ -82,7 +83,7 @@ fn two_guards_that_both_believe_they_lead_end_with_one_consistent_secret() {
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
 
         let stop = watch::Sender::new(false);
-        let (dry, _, bundle) = room(client.clone(), &stop, true)?;
+        let (dry, _, bundle) = room(client.clone(), &stop, true, true)?;
         until("a dry run to have looked", SOON, async || {
             ensure!(bundle.fault().contains("no ca.crt"), "{}", bundle.fault());
             Ok(())
@@ -93,8 +94,8 @@ fn two_guards_that_both_believe_they_lead_end_with_one_consistent_secret() {
         ensure!(data(&client).await?.is_empty(), "a dry run wrote");
 
         let stop = watch::Sender::new(false);
-        let (one, ..) = room(client.clone(), &stop, false)?;
-        let (other, counted, _) = room(Client::try_from(config)?, &stop, false)?;
+        let (one, ..) = room(client.clone(), &stop, false, true)?;
+        let (other, counted, _) = room(Client::try_from(config)?, &stop, false, true)?;
         until("a good Secret", SOON, async || good(&client).await).await?;
         until("one to write on the word of an old read", SOON, async || {
             // What the other one reads from now on it hears of when the first has acted on it.
@@ -113,6 +114,37 @@ fn two_guards_that_both_believe_they_lead_end_with_one_consistent_secret() {
         other.await?;
         good(&client).await?;
         history.is_without_a_loss()
+    });
+}
+
+#[test]
+fn a_guard_that_does_not_lead_fills_a_secret_without_a_certificate_and_changes_no_other() {
+    run(async {
+        let plane = ControlPlane::builder().start().await?;
+        let client = plane.client(0);
+        apply_file(&client, Path::new("deploy/rbac.yaml"), "test").await?;
+        let metadata = json!({ "name": SECRET, "namespace": NAMESPACE });
+        let secret = serde_json::from_value(json!({ "metadata": metadata, "type": "Opaque" }))?;
+        secrets(&client).create(&PostParams::default(), &secret).await?;
+        let stop = watch::Sender::new(false);
+        let (follower, _, bundle) = room(client.clone(), &stop, false, false)?;
+        until("a good Secret", SOON, async || good(&client).await).await?;
+        harm(&client, &[(BUNDLE, None)]).await?;
+        let harmed = data(&client).await?;
+        until("who does not lead to have seen the harm", SOON, async || {
+            ensure!(bundle.fault().contains("no ca.crt"), "{}", bundle.fault());
+            Ok(())
+        })
+        .await?;
+        stop.send_replace(true);
+        follower.await?;
+        ensure!(data(&client).await? == harmed, "it wrote, and does not lead");
+        let leader = watch::Sender::new(false);
+        let (leading, ..) = room(client.clone(), &leader, false, true)?;
+        until("who leads to put it right", SOON, async || good(&client).await).await?;
+        leader.send_replace(true);
+        leading.await?;
+        Ok(())
     });
 }
 
