@@ -3,23 +3,52 @@
 use std::collections::BTreeSet;
 
 use anyhow::ensure;
-use deployer_guard_testkit::NAMESPACE;
+use deployer_guard_testkit::{NAMESPACE, Release, until};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject};
 use kube::ResourceExt;
-use kube::api::{Api, ListParams};
+use kube::api::{Api, DeleteParams, ListParams};
 use serde_json::Value;
 
-use crate::site::{Site, text};
+use crate::site::{SOON, Site, text};
+use crate::work::deployer;
 
 /// What is granted and was not used here, and why that is right.
-const UNUSED: [(&str, &str, &str, &str); 0] = [];
+const UNUSED: [(&str, &str, &str, &str); 2] = [
+    (
+        "",
+        "pods",
+        "delete",
+        "of leftovers, which takes a bypass: tests/plane_guard, and the demo on a node",
+    ),
+    (
+        "deployer-guard.io",
+        "deployerclaims",
+        "delete",
+        "of no more use after days: tests/guard, tests/plane_guard",
+    ),
+];
+
+/// Another policy for the same pods, in some namespaces.
+const SOMEWHERE: &str = "
+apiVersion: deployer-guard.io/v1alpha1
+kind: DeployerPolicy
+metadata: {name: somewhere}
+spec:
+  match:
+    namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: rights}}
+    objectSelector: {matchExpressions: [{key: test/config, operator: Exists}]}
+  config: {label: test/config}
+  reruns: Always
+";
 
 /// API group, resource, verb.
 type Right = (String, String, String);
 
 /// No request of ours was forbidden, and where all the tests before were run, each right was used.
 pub(crate) async fn used(site: &Site, whole: bool) -> anyhow::Result<()> {
-    site.usual().await?;
+    let release = site.usual().await?;
+    rarely(site, &release).await?;
     let account = format!("system:serviceaccount:{NAMESPACE}:");
     let events = site.node.audit_events()?;
     let ours: Vec<&Value> = events
@@ -51,6 +80,24 @@ pub(crate) async fn used(site: &Site, whole: bool) -> anyhow::Result<()> {
     });
     ensure!(unused.is_empty(), "granted and not used: {unused:?}");
     Ok(())
+}
+
+/// What happens rarely: two policies match a pod, and somebody deletes the Lease.
+async fn rarely(site: &Site, release: &Release<'_>) -> anyhow::Result<()> {
+    let namespace = "rights";
+    site.namespace(namespace).await?;
+    release.enforce(SOMEWHERE).await?;
+    site.admitted(namespace, &deployer("cfg", "first", &[])).await?;
+    let leases: Api<Lease> = Api::namespaced(site.client(), NAMESPACE);
+    leases.delete(NAMESPACE, &DeleteParams::default()).await?;
+    until("a guard to lead again", SOON, async || {
+        let holder = leases.get(NAMESPACE).await?.spec.and_then(|spec| spec.holder_identity);
+        ensure!(holder.is_some_and(|holder| !holder.is_empty()), "nobody does");
+        Ok(())
+    })
+    .await?;
+    site.kubectl(&["delete", "deployerpolicy", "somewhere"]).await?;
+    site.delete_namespace(namespace).await
 }
 
 fn right(event: &Value) -> Right {
