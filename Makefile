@@ -17,7 +17,7 @@ demo: tools ## Run the main job on a real node, or on a control plane where none
 	@KEEP=$(KEEP) DEMO=$(DEMO) ./scripts/demo
 
 .PHONY: test
-test: tools lint ## Run all tests
+test: tools lint ## Run all tests but those on a real node (make test-node)
 	@$(STAGE) "build the tests (the first time some minutes, in which nothing is printed)" $(CARGO) test --quiet --workspace --no-run
 	@$(STAGE) "tests that need nothing, or a socket" $(CARGO) test --workspace --lib --bins --test drift --test model --test admission --test guard --test cli --test server
 	@$(STAGE) "tests of the control plane itself" $(CARGO) test --workspace --test balancer --test ending --test faults --test planes --test store_watch -- --test-threads=2
@@ -25,7 +25,6 @@ test: tools lint ## Run all tests
 	@$(STAGE) "tests of the chart (the first time some minutes, in which helm is built)" $(CARGO) test --test chart
 	@$(STAGE) "examples in the documentation" $(CARGO) test --quiet --workspace --doc
 	@$(STAGE) "the demo, on a control plane" $(MAKE) --no-print-directory demo DEMO=plane
-	@$(STAGE) "tests on a real node" $(MAKE) --no-print-directory test-node
 
 .PHONY: test-node
 test-node: rust ## Run the tests, and the demo, on a real node; where none can run they say why, and pass

@@ -63,6 +63,10 @@ pub struct Look<'a> {
     pub now: i64,
 }
 
+/// Seconds before its end in which a pair is taken for ended: API servers have clocks of their own, and count an end from its first
+/// moment.
+pub const LAST_MOMENTS: i64 = 5;
+
 /// The first entry of ours that would not accept a pair.
 #[must_use]
 pub fn distrust(pair: &Pair, entries: &[Truster], now: i64) -> Option<Why> {
@@ -85,10 +89,11 @@ impl HoldBack {
         }
     }
 
-    /// Whether what the entries trust makes a difference: where the old pair is of no use, the new one is served at once.
+    /// Whether what the entries trust makes a difference: where the old pair is of no use, or is about to be, the new one is served
+    /// at once.
     #[must_use]
     pub fn is_needed(current: Option<&Pair>, now: i64) -> bool {
-        current.is_some_and(|current| current.valid_at(now).is_ok())
+        current.is_some_and(|current| current.valid_at(now + LAST_MOMENTS).is_ok())
     }
 
     /// What is to be done with a new pair while the current one is good.
@@ -205,7 +210,7 @@ mod tests {
                 "{second}: {what}"
             );
         }
-        assert!(HoldBack::is_needed(Some(&pair), NOW) && !HoldBack::is_needed(Some(&pair), NOW + 101));
+        assert!(HoldBack::is_needed(Some(&pair), NOW) && !HoldBack::is_needed(Some(&pair), NOW + 96));
         assert!(!HoldBack::is_needed(None, NOW));
     }
 

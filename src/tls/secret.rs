@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::{Instant, sleep};
 
-use super::hold_back::{HoldBack, Look, Verdict, distrust};
+use super::hold_back::{HoldBack, LAST_MOMENTS, Look, Verdict, distrust};
 use super::pair::{Fingerprint, Pair, fingerprint, now};
 use super::served::Served;
 use super::trust::Truster;
@@ -148,7 +148,7 @@ impl TlsSecret {
             return interval;
         }
         // The one that is held back is served as soon as the current one is of no use.
-        let left = u64::try_from(current.not_after() + 1 - now).unwrap_or_default();
+        let left = u64::try_from(current.not_after() + 1 - LAST_MOMENTS - now).unwrap_or_default();
         interval.min(Duration::from_secs(left.max(1)))
     }
 

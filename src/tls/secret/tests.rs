@@ -119,7 +119,8 @@ async fn the_secret_is_read_more_often_where_something_waits_for_it() {
     let not_after = secret.served.not_after().unwrap();
     for (left, pause) in [
         (100, secret.interval),
-        (1, Duration::from_secs(2)),
+        (6, Duration::from_secs(2)),
+        (5, Duration::from_secs(1)),
         (0, Duration::from_secs(1)),
         (-100, Duration::from_secs(1)),
     ] {
