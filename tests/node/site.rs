@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use deployer_guard_testkit::objects::make_namespace;
+use deployer_guard_testkit::objects::{create_pod_with, make_namespace};
 use deployer_guard_testkit::{Helm, NAMESPACE, Node, Release, Report, StoreWatch, until};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{Api, DeleteParams};
@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::process::Command;
 use tokio::sync::OnceCell;
 
-use crate::work::{BY_LABEL, config_of};
+use crate::work::{BY_LABEL, config_of, deployer};
 
 /// How long anything may take on a machine that does much else.
 pub(crate) const SOON: Duration = Duration::from_mins(1);
@@ -64,7 +64,20 @@ impl Site {
     pub(crate) async fn usual(&self) -> anyhow::Result<Release<'_>> {
         let release = self.with(&[]).await?;
         release.enforce(BY_LABEL).await?;
+        self.in_force().await?;
         Ok(release)
+    }
+
+    /// Waits until the API server asks the webhook: a pod that does not say what it works for is refused. The status of a policy may be from
+    /// before an uninstall.
+    pub(crate) async fn in_force(&self) -> anyhow::Result<()> {
+        let nameless = deployer("", "in-force", &[]);
+        until("the policy to be in force", SOON, async || {
+            let answer = create_pod_with(&self.client(), "default", &nameless, "dryRun=All").await?;
+            ensure!(answer.code == 403, "{} {}", answer.code, answer.message());
+            Ok(())
+        })
+        .await
     }
 
     /// A namespace of one test.
