@@ -15,12 +15,17 @@ const JUMPED: Duration = Duration::from_mins(5);
 /// The longest pause between writes that fail.
 const LONGEST_PAUSE: Duration = Duration::from_mins(2);
 
+/// How long the guard that leads has to put back what the Secret held, before another makes it anew.
+const LEFT_BARE: Duration = Duration::from_secs(10);
+
 /// What is remembered from round to round. All of it is economy but for the good content, which is put back if it is lost.
 pub(super) struct Memory {
     pub(super) good: Option<Secret>,
     pub(super) trust: TrustWatch,
     pub(super) missing: u32,
     pub(super) told: String,
+    /// Since when the Secret is known to hold no certificate.
+    bare: Option<Instant>,
     clock: Option<(i64, Instant)>,
     /// When the clock was last seen to jump.
     jumped: Option<Instant>,
@@ -36,10 +41,21 @@ impl Memory {
             trust: TrustWatch::new(delay),
             missing: 0,
             told: String::new(),
+            bare: None,
             clock: None,
             jumped: None,
             pause: None,
         }
+    }
+
+    /// Whether the Secret has been bare for so long that nobody else sees to it.
+    pub(super) fn is_left_bare(&mut self, is_bare: bool, at: Instant) -> bool {
+        if !is_bare {
+            self.bare = None;
+            return false;
+        }
+        let since = *self.bare.get_or_insert(at);
+        at.saturating_duration_since(since) >= LEFT_BARE
     }
 
     /// Whether the wall clock has run like time since it was last asked, and for some minutes.

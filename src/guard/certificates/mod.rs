@@ -204,7 +204,7 @@ impl Certificates {
         let remembered = data_of(memory.good.as_ref());
         let is_remembered = Held::read(&remembered, &managed.names, now).is_good(now);
         let untrusted = held.facts(|_| Trust::Missing, is_remembered);
-        if !self.is_in_charge(secret.as_ref()) || plan(&untrusted, managed.terms, now) == Step::Rest {
+        if !self.is_in_charge(memory, secret.as_ref()) || plan(&untrusted, managed.terms, now) == Step::Rest {
             // Nothing is under way here, and what the entries trust is not looked at: it is no longer known since when they do.
             memory.trust = TrustWatch::new(managed.trust_delay);
             memory.told.clear();
@@ -298,14 +298,16 @@ impl Certificates {
             );
             return false;
         }
-        self.is_in_charge(secret) && !memory.pauses(Instant::now())
+        self.is_in_charge(memory, secret) && !memory.pauses(Instant::now())
     }
 
-    /// Whether writing is this guard's: the one that leads, and each of them while the Secret is there and holds no certificate. When an
-    /// upgrade changes who makes it, the guard that leads is one that makes none, and stays until a replica is ready that waits for it.
-    fn is_in_charge(&self, secret: Option<&Secret>) -> bool {
-        let is_bare = |secret: &Secret| data_of(Some(secret)).get(CERTIFICATE).is_none_or(Vec::is_empty);
-        self.leads.leads() || secret.is_some_and(is_bare)
+    /// Whether writing is this guard's: the one that leads, and each of them where the Secret is there and has held no certificate for a
+    /// while. When an upgrade changes who makes it, the guard that leads is one that makes none, and stays until a replica is ready that
+    /// waits for it.
+    fn is_in_charge(&self, memory: &mut Memory, secret: Option<&Secret>) -> bool {
+        let is_bare = secret.is_some_and(|secret| data_of(Some(secret)).get(CERTIFICATE).is_none_or(Vec::is_empty));
+        let is_left = memory.is_left_bare(is_bare, Instant::now());
+        self.leads.leads() || is_left
     }
 
     /// Writes the data into the Secret that was read, or makes one. It gets no labels and annotations of the one before: whoever applies
