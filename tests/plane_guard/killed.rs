@@ -55,8 +55,7 @@ fn a_guard_that_is_killed_at_any_step_leaves_nothing_that_the_next_one_does_not_
         for step in ["POST deployerclaims", "PUT deployerclaims", "DELETE pods"] {
             ensure!(steps.contains_key(step), "never at {step}: {steps:?}");
         }
-        // Condemning and cleaning, each before and after: where the machine is slow, a round may end before the last of them.
-        ensure!(steps["PUT deployerclaims"] >= 2, "condemning: {steps:?}");
+        ensure!(steps["PUT deployerclaims"] >= 4, "condemning and cleaning: {steps:?}");
         site.until_no_violation(0).await?;
         let seen = witness.finish().await?;
         seen.no_claim_of_an_active_pod_was_freed()

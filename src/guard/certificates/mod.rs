@@ -1,7 +1,7 @@
 //! The Secret with the certificates: where the CA bundle is read, and what the guard itself makes and renews if it is asked to.
 //!
-//! Every guard reads; the one that leads writes (any of them while there is no certificate), each time a whole content, on condition of
-//! the object and version that was read.
+//! Every guard reads; the one that leads writes (any of them where it has held no certificate for a while), each time a whole content, on
+//! condition of the object and version that was read.
 //! So two that both believe they lead end with one consistent Secret.
 
 pub mod authority;
