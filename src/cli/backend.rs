@@ -1,6 +1,10 @@
 //! Where the API servers find the webhook.
 
-use anyhow::ensure;
+use std::num::NonZeroU16;
+
+use anyhow::{Context, ensure};
+use http1::uri::Authority;
+use rustls::pki_types::ServerName;
 
 use crate::cluster::secrets::host;
 use crate::cluster::webhook_configuration::Backend;
@@ -34,7 +38,7 @@ pub(super) struct BackendArgs {
         value_name = "PORT",
         default_value = "443"
     )]
-    service_port: std::num::NonZeroU16,
+    service_port: NonZeroU16,
 }
 
 impl BackendArgs {
@@ -65,10 +69,31 @@ impl BackendArgs {
 
 /// The URL of the webhook, to which paths are added.
 fn check_url(url: &str) -> anyhow::Result<()> {
-    let host = url.strip_prefix("https://").unwrap_or_default().trim_end_matches('/');
+    let rest = url.strip_prefix("https://").with_context(|| {
+        format!("--url {url}: give https://HOST:PORT; the API server calls webhooks over https:// alone")
+    })?;
+    let authority: Authority = rest
+        .strip_suffix('/')
+        .unwrap_or(rest)
+        .parse()
+        .with_context(|| format!("--url {url}: give https://HOST:PORT and no path"))?;
     ensure!(
-        !host.is_empty() && !host.contains(['/', '?', '#']),
-        "--url {url}: give https://HOST:PORT and no path; the API server calls webhooks over https:// alone"
+        !authority.as_str().contains('@'),
+        "--url {url}: leave out what stands before @; the API server takes no user in it"
+    );
+    let host = host(url);
+    ensure!(
+        ServerName::try_from(host).is_ok(),
+        "--url {url}: {host:?} is neither a DNS name nor an IP address that a certificate can be for"
+    );
+    let port = authority
+        .as_str()
+        .rsplit_once(']')
+        .map_or(authority.as_str(), |(_, port)| port);
+    let port = port.split_once(':').map(|(_, port)| port);
+    ensure!(
+        port.is_none_or(|port| port.starts_with(|c: char| c.is_ascii_digit()) && port.parse::<NonZeroU16>().is_ok()),
+        "--url {url}: the port must be a number from 1 to 65535"
     );
     Ok(())
 }
@@ -78,17 +103,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_has_a_host_and_no_path() {
-        for (url, accepted) in [
-            ("https://127.0.0.1:8443", true),
-            ("https://webhook.example/", true),
-            ("https://", false),
-            ("https://webhook.example/admit", false),
-            ("https://webhook.example?a=b", false),
-            ("http://webhook.example", false),
-            ("webhook.example", false),
+    fn a_url_has_a_host_that_a_certificate_can_be_for_a_port_and_nothing_else() {
+        for (url, fault) in [
+            ("https://127.0.0.1:8443", None),
+            ("https://[::1]:8443", None),
+            ("https://[::1]", None),
+            ("https://webhook.example/", None),
+            ("https://", Some("HOST:PORT")),
+            ("https://webhook.example/admit", Some("no path")),
+            ("https://webhook.example//", Some("no path")),
+            ("https://webhook.example?a=b", Some("no path")),
+            ("https://webhook.example#a", Some("no path")),
+            ("http://webhook.example", Some("https:// alone")),
+            ("webhook.example", Some("https:// alone")),
+            ("https://user:word@webhook.example", Some("before @")),
+            ("https://[::1", Some("HOST:PORT")),
+            ("https://[::g]", Some("neither")),
+            ("https://::1", Some("HOST:PORT")),
+            ("https://webhook_.example:443x", Some("")),
+            ("https://-.example", Some("neither")),
+            ("https://a b", Some("HOST:PORT")),
+            ("https://:443", Some("neither")),
+            ("https://webhook.example:", Some("65535")),
+            ("https://webhook.example:0", Some("65535")),
+            ("https://webhook.example:+443", Some("65535")),
+            ("https://webhook.example:65536", Some("65535")),
         ] {
-            assert_eq!(check_url(url).is_ok(), accepted, "{url}");
+            match (check_url(url).map_err(|error| format!("{error:#}")), fault) {
+                (Ok(()), None) => {}
+                (Err(text), Some(fault)) if text.contains(fault) => {}
+                (found, _) => panic!("{url}: {found:?}"),
+            }
         }
     }
 }
