@@ -150,6 +150,7 @@ pub(super) fn run(args: GuardArgs) -> anyhow::Result<ExitCode> {
     if args.supervise {
         return supervise::run();
     }
+    supervise::follow_parent()?;
     serve_on_one_thread(serve(args))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -4,11 +4,14 @@
 //! the Service for as long as kubelet backs off, so a small parent stays, and begins it again.
 
 use std::ffi::OsString;
-use std::process::ExitCode;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
-use rustix::process::{Pid, Signal, kill_process};
+use anyhow::{Context, ensure};
+#[cfg(target_os = "linux")]
+use rustix::process::set_parent_process_death_signal;
+use rustix::process::{Pid, Signal, getppid, kill_process};
 use tokio::process::{Child, Command};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
@@ -16,6 +19,8 @@ use tokio::signal::unix::{SignalKind, signal};
 /// The flag that makes the parent, and its environment twin: neither is the child's.
 const FLAG: &str = "--supervise";
 pub(super) const ENV: &str = "DEPLOYER_GUARD_SUPERVISE";
+/// Tells a child which process is its parent.
+const PARENT: &str = "DEPLOYER_GUARD_SUPERVISED_BY";
 
 /// First and longest pause before the child is begun again.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -33,6 +38,26 @@ enum Next {
     Again(Duration),
 }
 
+/// How a child ended.
+#[derive(Clone, Copy, Debug)]
+enum Ended {
+    /// By itself, with this code.
+    Code(i32),
+    /// By this signal.
+    Killed(Signal),
+}
+
+impl From<ExitStatus> for Ended {
+    fn from(status: ExitStatus) -> Self {
+        let signal = status.signal().and_then(Signal::from_named_raw);
+        signal.map_or_else(|| Self::Code(status.code().unwrap_or(1)), Self::Killed)
+    }
+}
+
+fn as_code(code: i32) -> u8 {
+    u8::try_from(code).unwrap_or(1)
+}
+
 /// What is known of the children that there were.
 #[derive(Debug)]
 struct History {
@@ -48,12 +73,15 @@ impl History {
         }
     }
 
-    /// A child that was asked to end, ends all. One that ended by itself before any was able to run, too, so that wrong flags are
+    /// A child that was asked to end, ends all; it is no failure if that killed it before it could heed it. One that ended by itself before any was able to run, too, so that wrong flags are
     /// seen as a Pod that does not start. Any other is begun again.
-    fn next(&mut self, asked: bool, code: Option<i32>, ran: Duration) -> Next {
-        self.able |= ran >= ABLE || code.is_none();
-        if asked || !self.able {
-            return Next::End(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1));
+    fn next(&mut self, asked: bool, ended: Ended, ran: Duration) -> Next {
+        self.able |= ran >= ABLE || matches!(ended, Ended::Killed(_));
+        match ended {
+            Ended::Killed(signal) if asked && [Signal::TERM, Signal::INT].contains(&signal) => return Next::End(0),
+            Ended::Killed(signal) if asked => return Next::End(as_code(128 + signal.as_raw())),
+            Ended::Code(code) if asked || !self.able => return Next::End(as_code(code)),
+            _ => {}
         }
         if ran > LONGEST_PAUSE * 2 {
             self.pause = FIRST_PAUSE;
@@ -62,6 +90,26 @@ impl History {
         self.pause = (pause * 2).min(LONGEST_PAUSE);
         Next::Again(pause)
     }
+}
+
+/// In a child: asks the kernel to end this process as SIGTERM does, should its parent end without a word (SIGKILL). A guard that nobody
+/// supervises would go on as a stranger beside the next one. Elsewhere nothing is done.
+///
+/// # Errors
+/// If the parent has ended already.
+pub(super) fn follow_parent() -> anyhow::Result<()> {
+    let parent = std::env::var(PARENT)
+        .ok()
+        .and_then(|parent| parent.parse().ok())
+        .and_then(Pid::from_raw);
+    let Some(parent) = parent else { return Ok(()) };
+    #[cfg(target_os = "linux")]
+    set_parent_process_death_signal(Some(Signal::TERM)).context("the end of the parent cannot be followed")?;
+    ensure!(
+        getppid() == Some(parent),
+        "the process that supervised this one has ended"
+    );
+    Ok(())
 }
 
 /// Runs this program again without the flag, and begins it anew whenever it ends, until it is asked to end. SIGTERM and SIGINT go
@@ -84,7 +132,7 @@ async fn supervise() -> anyhow::Result<ExitCode> {
     let mut asked = false;
     loop {
         let begun = Instant::now();
-        let (code, what) = match begin() {
+        let (ended, what) = match begin() {
             Ok(mut child) => {
                 let status = loop {
                     tokio::select! {
@@ -94,13 +142,13 @@ async fn supervise() -> anyhow::Result<ExitCode> {
                     }
                     asked = true;
                 };
-                (status.code(), status.to_string())
+                (Ended::from(status), status.to_string())
             }
             // Memory or processes ran out, perhaps: that passes, and the webhook beside us is well.
-            Err(error) if history.able => (Some(1), format!("{error:#}")),
+            Err(error) if history.able => (Ended::Code(1), format!("{error:#}")),
             Err(error) => return Err(error),
         };
-        let pause = match history.next(asked, code, begun.elapsed()) {
+        let pause = match history.next(asked, ended, begun.elapsed()) {
             Next::End(code) => return Ok(ExitCode::from(code)),
             Next::Again(pause) => pause,
         };
@@ -123,6 +171,9 @@ fn begin() -> anyhow::Result<Child> {
     Command::new(program)
         .args(args)
         .env_remove(ENV)
+        .env(PARENT, std::process::id().to_string())
+        // What a terminal sends to all of its processes reaches the parent alone, which passes it on: a second signal cuts an end short.
+        .process_group(0)
         .kill_on_drop(true)
         .spawn()
         .context("the guard cannot be begun")
@@ -149,30 +200,42 @@ fn pass_on(child: &Child, signal: Signal) {
 mod tests {
     use super::*;
 
+    const KILLED: Ended = Ended::Killed(Signal::KILL);
+
     #[test]
     fn one_that_was_killed_is_begun_again_with_growing_pauses() {
         let mut history = History::new();
-        let pauses: Vec<_> = (0..6).map(|_| history.next(false, None, Duration::ZERO)).collect();
+        let pauses: Vec<_> = (0..6).map(|_| history.next(false, KILLED, Duration::ZERO)).collect();
         let seconds = [1, 2, 4, 8, 15, 15].map(|s| Next::Again(Duration::from_secs(s)));
         assert_eq!(pauses, seconds);
         assert_eq!(
-            history.next(false, None, Duration::from_mins(1)),
+            history.next(false, KILLED, Duration::from_mins(1)),
             Next::Again(FIRST_PAUSE)
         );
     }
 
     #[test]
     fn one_that_never_ran_ends_all_with_its_code() {
-        assert_eq!(History::new().next(false, Some(2), Duration::ZERO), Next::End(2));
+        assert_eq!(History::new().next(false, Ended::Code(2), Duration::ZERO), Next::End(2));
         let mut history = History::new();
-        assert_eq!(history.next(false, Some(1), ABLE), Next::Again(FIRST_PAUSE));
-        assert!(matches!(history.next(false, Some(1), Duration::ZERO), Next::Again(_)));
+        assert_eq!(history.next(false, Ended::Code(1), ABLE), Next::Again(FIRST_PAUSE));
+        assert!(matches!(
+            history.next(false, Ended::Code(1), Duration::ZERO),
+            Next::Again(_)
+        ));
     }
 
     #[test]
     fn one_that_was_asked_ends_all() {
-        assert_eq!(History::new().next(true, Some(0), ABLE), Next::End(0));
-        assert_eq!(History::new().next(true, None, ABLE), Next::End(1));
+        for (ended, code) in [
+            (Ended::Code(0), 0),
+            (Ended::Code(3), 3),
+            (Ended::Killed(Signal::TERM), 0),
+            (Ended::Killed(Signal::INT), 0),
+            (KILLED, 137),
+        ] {
+            assert_eq!(History::new().next(true, ended, ABLE), Next::End(code), "{ended:?}");
+        }
     }
 
     #[test]

@@ -6,5 +6,6 @@ mod documentation;
 mod expectations;
 mod inputs;
 mod policies;
+mod supervising;
 mod support;
 mod verdicts;
