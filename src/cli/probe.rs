@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
 use tokio::time::{Instant, sleep};
 
 use super::kubernetes::KubernetesArgs;
 use super::serve_to_the_end;
+use crate::api::DeployerPolicySpec;
+use crate::api::policy::Mode;
 use crate::cluster::policy_statuses::PolicyStatuses;
 use crate::cluster::trial::{Outcome, Trial};
 use crate::cluster::webhook_configuration::webhook_name;
@@ -111,36 +114,86 @@ async fn probe(args: &ProbeArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Why it is not as it has to be.
+enum Why {
+    /// It may be in a moment.
+    NotYet(anyhow::Error),
+    /// It stays so until somebody changes something.
+    Never(anyhow::Error),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Why {
+    fn from(error: E) -> Self {
+        Self::NotYet(error.into())
+    }
+}
+
 /// Tries until it is as it has to be: what is stored takes API servers a moment to heed. The last error, when time is over.
-async fn tried<T>(until: Instant, mut attempt: impl AsyncFnMut() -> anyhow::Result<T>) -> anyhow::Result<T> {
+async fn tried<T>(until: Instant, mut attempt: impl AsyncFnMut() -> Result<T, Why>) -> anyhow::Result<T> {
     loop {
         match attempt().await {
             Ok(done) => return Ok(done),
-            Err(error) if Instant::now() + AGAIN > until => {
+            Err(Why::Never(error)) => return Err(error),
+            Err(Why::NotYet(error)) if Instant::now() + AGAIN > until => {
                 return Err(error.context("it is not so within --timeout"));
             }
-            Err(_not_yet) => sleep(AGAIN).await,
+            Err(Why::NotYet(_)) => sleep(AGAIN).await,
         }
     }
 }
 
-async fn enforced(statuses: &PolicyStatuses, name: &str) -> anyhow::Result<()> {
+/// What keeps a policy from being one that the pods of [`CASES`] are made for, and how it has to be; the first thing.
+fn unfit(spec: &DeployerPolicySpec) -> Option<String> {
+    let selector = spec.match_.object_selector.clone().unwrap_or_default();
+    let asks =
+        |asked: &LabelSelectorRequirement| asked.key == LABEL && asked.operator == "Exists" && asked.values.is_none();
+    let selects = selector.match_labels.is_none_or(|labels| labels.is_empty())
+        && matches!(selector.match_expressions.as_deref(), Some([asked]) if asks(asked));
+    let faults = [
+        (
+            selects,
+            format!("spec.match.objectSelector must be matchExpressions: [{{key: {LABEL}, operator: Exists}}]"),
+        ),
+        (
+            spec.match_.match_conditions.is_empty(),
+            "spec.match.matchConditions must be left out".to_owned(),
+        ),
+        (
+            spec.config.annotation.as_deref() == Some(CONFIG) && spec.config.uid.is_none(),
+            format!("spec.config must be annotation: {CONFIG}"),
+        ),
+        (spec.generation.is_none(), "spec.generation must be left out".to_owned()),
+        (spec.owner.is_none(), "spec.owner must be left out".to_owned()),
+        (
+            spec.mode == Mode::Enforce,
+            "spec.mode must be Enforce: in another nothing is refused".to_owned(),
+        ),
+    ];
+    faults.into_iter().find(|(holds, _)| !holds).map(|(_, fault)| fault)
+}
+
+async fn enforced(statuses: &PolicyStatuses, name: &str) -> Result<(), Why> {
     let policy = statuses.read(name).await?;
-    let policy = policy.context("there is no such DeployerPolicy: apply it, or name another with --policy")?;
+    let policy = policy
+        .context("there is no such DeployerPolicy: apply it, or name another with --policy")
+        .map_err(Why::Never)?;
+    if let Some(fault) = unfit(&policy.spec) {
+        return Err(Why::Never(anyhow!("it is not one for a probe: {fault} (see --help)")));
+    }
     let conditions = policy.status.unwrap_or_default().conditions;
     let enforced = conditions.iter().find(|condition| condition.type_ == "Enforced");
     let enforced = enforced.context("it has no condition Enforced: does a guard lead?")?;
     if enforced.observed_generation != policy.metadata.generation {
-        bail!("its condition Enforced is about an older generation");
+        return Err(anyhow!("its condition Enforced is about an older generation").into());
     }
     if enforced.status != "True" || enforced.reason != "InForce" {
-        bail!("{}: {}", enforced.reason, enforced.message);
+        return Err(anyhow!("{}: {}", enforced.reason, enforced.message).into());
     }
     Ok(())
 }
 
 impl Case {
-    async fn hold(&self, trial: &Trial, policy: &str) -> anyhow::Result<String> {
+    async fn hold(&self, trial: &Trial, policy: &str) -> Result<String, Why> {
         let pairs = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
             let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
             pairs.iter().map(owned).collect()
@@ -148,7 +201,12 @@ impl Case {
         let outcome = trial
             .create(self.name, &pairs(self.labels), &pairs(self.annotations))
             .await?;
-        self.judge(&outcome, policy)
+        if let Outcome::Refused { code: 404, message, .. } = &outcome {
+            return Err(Why::Never(anyhow!(
+                "{message}: name a namespace that exists with --namespace"
+            )));
+        }
+        Ok(self.judge(&outcome, policy)?)
     }
 
     /// What to say of an outcome that is as it has to be.
@@ -156,7 +214,14 @@ impl Case {
         let what = self.what;
         match (self.expected, outcome) {
             (Expected::Admitted, Outcome::Created) => Ok(format!("admitted: {what}")),
-            (Expected::Refused, Outcome::Created) => Err(anyhow!("it was admitted: the webhook was not asked")),
+            (Expected::Refused, Outcome::Created) => Err(anyhow!(
+                "it was admitted: the webhook was not asked; does spec.match.namespaceSelector select this namespace?"
+            )),
+            (_, Outcome::Refused { code: 403, message, .. }) if message.contains("cannot create resource") => {
+                Err(anyhow!(
+                    "{message}: let the one who runs this create pods there, or name another namespace with --namespace"
+                ))
+            }
             (
                 Expected::Refused,
                 Outcome::Refused {
@@ -174,7 +239,56 @@ impl Case {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+
+    #[test]
+    fn a_policy_that_the_pods_are_not_made_for_is_told_apart_by_its_field() {
+        let good = json!({
+            "match": { "objectSelector": { "matchExpressions": [{ "key": LABEL, "operator": "Exists" }] } },
+            "config": { "annotation": CONFIG },
+            "reruns": "Always",
+        });
+        let unfit = |changes: Value| {
+            let mut spec = good.clone();
+            for (key, value) in changes.as_object().unwrap() {
+                spec[key] = value.clone();
+            }
+            super::unfit(&serde_json::from_value(spec).unwrap())
+        };
+        assert_eq!(unfit(json!({})), None);
+        let namespaces = json!({ "matchLabels": { "a": "b" } });
+        let mut matching = good["match"].clone();
+        matching["namespaceSelector"] = namespaces;
+        assert_eq!(
+            unfit(json!({ "match": matching })),
+            None,
+            "the namespace is one's own affair"
+        );
+        let mut narrower = good["match"].clone();
+        narrower["objectSelector"]["matchLabels"] = json!({ "a": "b" });
+        let mut conditional = good["match"].clone();
+        conditional["matchConditions"] = json!([{ "name": "a", "expression": "true" }]);
+        for (changes, field) in [
+            (json!({ "match": {} }), "objectSelector"),
+            (json!({ "match": narrower }), "objectSelector"),
+            (json!({ "match": conditional }), "matchConditions"),
+            (json!({ "config": { "label": "a" } }), "spec.config"),
+            (json!({ "config": { "annotation": "other" } }), "spec.config"),
+            (json!({ "generation": { "label": "a" } }), "spec.generation"),
+            (
+                json!({ "owner": { "apiVersion": "v1", "kind": "Secret" } }),
+                "spec.owner",
+            ),
+            (json!({ "mode": "Audit" }), "spec.mode"),
+        ] {
+            assert!(
+                unfit(changes.clone()).is_some_and(|fault| fault.contains(field)),
+                "{changes}"
+            );
+        }
+    }
 
     fn refused(code: u16, cause: &str, webhook: &str) -> Outcome {
         Outcome::Refused {

@@ -39,7 +39,7 @@ fn said(output: &Output) -> String {
 fn a_policy_that_is_in_force_passes_the_probe_and_leaves_nothing_behind() {
     run(async {
         let stage = Stage::builder(PROGRAM).guards(1).start().await?;
-        let missing = program(&stage.plane, &["probe", "--policy", "probe", "--timeout", "1s"]).await?;
+        let missing = program(&stage.plane, &["probe", "--policy", "probe"]).await?;
         ensure!(
             !missing.status.success() && said(&missing).contains("no such DeployerPolicy"),
             "{}",
@@ -62,6 +62,26 @@ fn a_policy_that_is_in_force_passes_the_probe_and_leaves_nothing_behind() {
             .kubectl(&["get", "pods,deployerclaims", "-A", "-o", "name"])
             .await?;
         ensure!(left.stdout.is_empty(), "{}", said(&left));
+
+        // What waiting does not help is said at once.
+        stage
+            .enforce(
+                &POLICY
+                    .replace("name: probe", "name: other")
+                    .replace("probe-config", "config"),
+            )
+            .await?;
+        for (arguments, words) in [
+            (["--policy", "other", "--namespace", "default"], "spec.config must be"),
+            (["--policy", "probe", "--namespace", "nowhere"], "--namespace"),
+        ] {
+            let unfit = program(&stage.plane, &[&["probe", "--timeout", "1h"][..], &arguments].concat()).await?;
+            ensure!(
+                !unfit.status.success() && said(&unfit).contains(words),
+                "{}",
+                said(&unfit)
+            );
+        }
 
         // The replicas are gone: the API server itself says so, which is no refusal of ours.
         for replica in &stage.replicas {
