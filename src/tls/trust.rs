@@ -5,6 +5,9 @@ use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_na
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
+use x509_parser::certificate::BasicExtension;
+use x509_parser::extensions::KeyUsage;
+use x509_parser::x509::X509Version;
 
 use super::pem;
 
@@ -35,7 +38,8 @@ pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> 
 /// Whether a client that trusts these certificates alone would accept the chain (leaf first) at this time, in seconds since
 /// the Unix epoch; with a name, whether for that name.
 ///
-/// As an API server does: an authority that expired vouches for nothing, and a leaf that is itself in the bundle is trusted.
+/// As an API server does: an authority that expired vouches for nothing, nor does a certificate that may not sign others
+/// ([`may_sign`]), and a leaf that is itself in the bundle is trusted.
 ///
 /// # Errors
 /// With why it would not.
@@ -50,12 +54,15 @@ pub fn verify(
     let time = u64::try_from(now).unwrap_or_default();
     let time = UnixTime::since_unix_epoch(std::time::Duration::from_secs(time));
     let mut roots = RootCertStore::empty();
-    let living = bundle.iter().filter(|certificate| lives(certificate, now));
+    let living = bundle
+        .iter()
+        .filter(|certificate| lives(certificate, now) && may_sign(certificate));
     roots.add_parsable_certificates(living.cloned().map(CertificateDer::into_owned));
     let algorithms = default_provider().signature_verification_algorithms;
+    let intermediates: Vec<_> = intermediates.iter().filter(|other| may_sign(other)).cloned().collect();
     let itself = bundle.contains(leaf) && lives(leaf, now);
     if !itself {
-        verify_server_cert_signed_by_trust_anchor(&parsed, &roots, intermediates, time, algorithms.all)
+        verify_server_cert_signed_by_trust_anchor(&parsed, &roots, &intermediates, time, algorithms.all)
             .map_err(|error| error.to_string())?;
     }
     if let Some(name) = name {
@@ -73,6 +80,22 @@ pub(super) fn lives(certificate: &CertificateDer<'_>, now: i64) -> bool {
     })
 }
 
+/// Whether Go, and so the API server, would take a signature by this certificate (`x509.Certificate.CheckSignatureFrom`): it says that it
+/// is an authority (before version 3 it cannot), and where it says what its key is for, signing certificates is among that. webpki asks
+/// neither of a trust anchor, and of others the first alone.
+pub(crate) fn may_sign(certificate: &CertificateDer<'_>) -> bool {
+    x509_parser::parse_x509_certificate(certificate).is_ok_and(|(_, parsed)| {
+        let may = |usage: Option<_>| usage.is_none_or(|usage: BasicExtension<&KeyUsage>| usage.value.key_cert_sign());
+        let is_ca = match parsed.basic_constraints() {
+            Ok(Some(constraints)) => constraints.value.ca,
+            // Those of before version 3 cannot say so.
+            Ok(None) => parsed.version() != X509Version::V3,
+            Err(_) => false,
+        };
+        is_ca && parsed.key_usage().is_ok_and(may)
+    })
+}
+
 impl Truster {
     /// Whether this entry would accept the chain now.
     ///
@@ -86,6 +109,8 @@ impl Truster {
 
 #[cfg(test)]
 mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, KeyUsagePurpose};
+
     use super::*;
     use crate::guard::certificates::authority::{Life, Made, authority, serving};
 
@@ -93,6 +118,37 @@ mod tests {
 
     fn parsed(made: &Made) -> Vec<CertificateDer<'static>> {
         certificates(made.certificate.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn what_may_not_sign_certificates_vouches_for_none() {
+        use KeyUsagePurpose::{CrlSign, DigitalSignature, KeyCertSign};
+        let unconstrained = IsCa::Ca(BasicConstraints::Unconstrained);
+        for (what, is_ca, usages, accepted) in [
+            ("an authority", unconstrained, vec![KeyCertSign, CrlSign], true),
+            ("one that does not say what its key is for", unconstrained, vec![], true),
+            (
+                "one whose key is for something else",
+                unconstrained,
+                vec![DigitalSignature],
+                false,
+            ),
+            ("none", IsCa::ExplicitNoCa, vec![KeyCertSign], false),
+            ("one that does not say whether it is", IsCa::NoCa, vec![], false),
+        ] {
+            let key = KeyPair::generate().unwrap();
+            let mut params = CertificateParams::default();
+            (params.is_ca, params.key_usages) = (is_ca, usages);
+            let ca = params.self_signed(&key).unwrap();
+            let life = Life::from(NOW, 1000);
+            let leaf = serving(ca.der(), &key.serialize_pem(), &["webhook.example".to_owned()], life).unwrap();
+            let verified = verify(&parsed(&leaf), &[ca.der().clone()], Some("webhook.example"), NOW);
+            assert_eq!(
+                (may_sign(ca.der()), verified.is_ok()),
+                (accepted, accepted),
+                "{what}: {verified:?}"
+            );
+        }
     }
 
     #[test]
