@@ -7,15 +7,17 @@
 pub mod clockwork;
 pub mod lease;
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::PostParams;
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use kube_leader_election::{LeaseLock, LeaseLockParams, LeaseLockResult};
+use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -49,8 +51,34 @@ pub struct Leadership {
     lock: LeaseLock,
     api: Api<Lease>,
     clockwork: Mutex<Clockwork>,
+    seen: Mutex<Seen>,
     leading: watch::Sender<bool>,
     metrics: Arc<GuardMetrics>,
+}
+
+/// What is remembered of a Lease that is there no more.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Its labels and annotations: those of the release that it belongs to.
+    marks: Option<(Marks, Marks)>,
+    /// Since when it has been missing.
+    missing: Option<Instant>,
+}
+
+type Marks = Option<BTreeMap<String, String>>;
+
+impl Seen {
+    /// Takes in a read. Gives whether a Lease may be made: there was none, or it has been missing for so long that it was no
+    /// uninstall, which takes this process away as well.
+    fn look(&mut self, read: Option<&Lease>, at: Instant, patience: Duration) -> bool {
+        if let Some(Lease { metadata, .. }) = read {
+            self.marks = Some((metadata.labels.clone(), metadata.annotations.clone()));
+            self.missing = None;
+            return false;
+        }
+        let since = *self.missing.get_or_insert(at);
+        self.marks.is_none() || since + patience <= at
+    }
 }
 
 impl Leads for Leadership {
@@ -95,6 +123,7 @@ impl Leadership {
         let times = Times::of(params.length);
         Self {
             clockwork: Mutex::new(Clockwork::new(identity.clone(), times)),
+            seen: Mutex::default(),
             identity,
             times,
             name: params.name.clone(),
@@ -160,17 +189,24 @@ impl Leadership {
 
     async fn attempt(&self) -> Result<LeaseTry, TryError> {
         let begun = Instant::now();
-        // While we lead nobody can have taken it: the crate's own look is enough.
-        if self.clockwork().leads(begun) {
-            return self.renew(begun).await;
-        }
         let read = self.read().await?;
+        let may_make = self.seen().look(read.as_ref(), Instant::now(), self.times.lease);
+        if read.is_some() && self.clockwork().leads(begun) {
+            // While we lead nobody can have taken it: the crate's own look is enough.
+            return self.renew(Instant::now()).await;
+        }
         let reading = read.as_ref().map(Reading::of);
         let next = self.clockwork().look(begun, Instant::now(), reading.as_ref());
         match (next, read) {
             (Next::Wait, _) => Ok(LeaseTry::Waited),
+            (Next::Create, _) if !may_make => Ok(LeaseTry::Waited),
+            (Next::Create, _) => {
+                let made = self.renew(Instant::now()).await?;
+                self.mark().await;
+                Ok(made)
+            }
             (Next::Take { term, alone }, Some(read)) => self.take(&read, term, alone).await,
-            (Next::Renew | Next::Create | Next::Take { .. }, _) => self.renew(Instant::now()).await,
+            (Next::Renew | Next::Take { .. }, _) => self.renew(Instant::now()).await,
         }
     }
 
@@ -189,6 +225,21 @@ impl Leadership {
             LeaseLockResult::Acquired(_) => LeaseTry::Renewed,
             LeaseLockResult::NotAcquired(_) => LeaseTry::Waited,
         })
+    }
+
+    /// Gives a Lease that was made anew the marks of the one before: without them Helm would neither take it over nor delete it.
+    async fn mark(&self) {
+        let Some((labels, annotations)) = self.seen().marks.clone() else {
+            return;
+        };
+        let patch = Patch::Merge(json!({ "metadata": { "labels": labels, "annotations": annotations } }));
+        if let Err(error) = self
+            .api
+            .patch_metadata(&self.name, &PatchParams::default(), &patch)
+            .await
+        {
+            tracing::warn!(lease = self.name, %error, "the Lease was made anew, without the labels of the one before");
+        }
     }
 
     async fn take(&self, read: &Lease, term: i32, alone: bool) -> Result<LeaseTry, TryError> {
@@ -278,6 +329,10 @@ impl Leadership {
         leads
     }
 
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn clockwork(&self) -> MutexGuard<'_, Clockwork> {
         self.clockwork.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -295,6 +350,20 @@ impl std::fmt::Debug for Leadership {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lease_that_is_taken_away_is_made_anew_when_that_was_no_uninstall() {
+        let (at, patience) = (Instant::now(), Duration::from_secs(15));
+        let mut seen = Seen::default();
+        assert!(seen.look(None, at, patience), "there never was one");
+        let lease = Lease::default();
+        for _ in 0..2 {
+            assert!(!seen.look(Some(&lease), at, patience));
+            assert!(!seen.look(None, at, patience));
+            assert!(!seen.look(None, at + patience / 2, patience));
+            assert!(seen.look(None, at + patience, patience));
+        }
+    }
 
     /// The crate takes it for the name of a field manager, too.
     #[test]

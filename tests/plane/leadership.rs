@@ -338,10 +338,34 @@ fn a_leader_whose_lease_is_changed_or_deleted_leads_again() {
             stays_one(&[&one, &other], LEASE).await?;
             one_leads(&[&one, &other]).await.with_context(|| change.to_string())?;
         }
+        let labels = json!({ "metadata": { "labels": { "app.kubernetes.io/managed-by": "Helm" } } });
+        api.patch("changed", &PatchParams::default(), &Patch::Merge(&labels))
+            .await?;
+        stays_one(&[&one, &other], LEASE).await?;
+        let before = api.get("changed").await?;
         api.delete("changed", &kube::api::DeleteParams::default()).await?;
+        // An uninstall takes the guards away as well, within this time or so: nothing of them is to be left.
+        let end = Instant::now() + LEASE * 3 / 4;
+        while Instant::now() < end {
+            ensure!(api.get_opt("changed").await?.is_none(), "it was made anew at once");
+            sleep(Duration::from_millis(50)).await;
+        }
         stays_one(&[&one, &other], LEASE).await?;
         one_leads(&[&one, &other]).await.context("deleted")?;
-        Ok(())
+        until(
+            "the Lease to have the labels of the one before",
+            LEASE * 3,
+            async || {
+                let now = api.get("changed").await?;
+                ensure!(
+                    now.metadata.labels == before.metadata.labels,
+                    "{:?}",
+                    now.metadata.labels
+                );
+                Ok(())
+            },
+        )
+        .await
     });
 }
 
