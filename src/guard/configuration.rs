@@ -1,6 +1,6 @@
 //! Programs the webhook configuration from the policies, and knows which of them are in force.
 //!
-//! Every guard reads; the one that leads writes. A write is based on live reads: of the configuration, on whose version it is
+//! Every guard reads; the one that leads writes, and others at most add authorities to what stands there (`joining`). A write is based on live reads: of the configuration, on whose version it is
 //! conditional, and of each policy whose entry it would change. All entries are written at once, so none is missing for a moment
 //! because another changes. What stands in the configuration is looked at as it was read, before it is put right (room `in_force`).
 
@@ -8,8 +8,10 @@ pub mod acceptance;
 pub mod ca_bundle;
 pub mod entries;
 mod in_force;
+mod joining;
 pub mod known;
 mod left_out;
+mod writing;
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -24,8 +26,9 @@ use tokio::time::{Instant, sleep};
 
 use self::acceptance::Acceptance;
 use self::ca_bundle::CaBundle;
-use self::entries::{differences, fingerprint, merged, policy_of, same_but_for_the_bundle};
+use self::entries::{differences, policy_of, same_but_for_the_bundle};
 use self::in_force::{Forms, InForce};
+use self::joining::Joining;
 use self::known::{Known, version_of};
 use self::left_out::{LeftOut, Why};
 use super::board::{Board, Leads, Notice};
@@ -41,8 +44,8 @@ use crate::telemetry::metrics::{GuardMetrics, Outcome};
 const GATHER: Duration = Duration::from_millis(50);
 /// The first and the longest pause after a round that failed.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-/// How soon a policy that waits for a right is looked at again.
-const RIGHTS: Duration = Duration::from_secs(5);
+/// How soon a policy that waits for a right, and entries that lack an authority of ours, are looked at again.
+const SOON: Duration = Duration::from_secs(5);
 /// How soon a configuration that is not there is looked for, and a watch that ended is begun anew.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How often a write that met a change is done anew within one round.
@@ -118,6 +121,7 @@ struct State {
     /// What was written last: what differs from it was changed by others.
     written: Option<Vec<String>>,
     missing_told: bool,
+    joining: Joining,
 }
 
 impl Programmer {
@@ -147,6 +151,7 @@ impl Programmer {
                 in_force: InForce::default(),
                 written: None,
                 missing_told: false,
+                joining: Joining::default(),
             }),
         }
     }
@@ -165,12 +170,12 @@ impl Programmer {
         while !*stop.borrow() {
             let due = listed.is_none_or(|listed| listed.elapsed() >= self.settings.relist);
             let pause = match self.round(due).await {
-                Ok(waits_for_rights) => {
+                Ok(again_soon) => {
                     back_off = BACK_OFF.0;
                     if due {
                         listed = Some(Instant::now());
                     }
-                    if waits_for_rights { RIGHTS } else { self.settings.relist }
+                    if again_soon { SOON } else { self.settings.relist }
                 }
                 Err(error) => {
                     tracing::warn!(%error, again_in = ?back_off, "the webhook configuration could not be looked after");
@@ -223,7 +228,7 @@ impl Programmer {
         Ok(())
     }
 
-    /// One look at everything, and a write if this guard leads and something differs. Gives whether a policy waits for a right.
+    /// One look at everything, and a write if this guard leads and something differs. Gives whether it is worth another look soon.
     async fn round(&self, list: bool) -> Result<bool, RoundError> {
         let mut state = self.state.lock().await;
         let read = |what| move |why| RoundError::Read { what, why };
@@ -232,7 +237,7 @@ impl Programmer {
         }
         let found = self.configurations.read().await;
         if let Ok(found) = &found {
-            self.look_at_bundles(found.as_ref());
+            self.look_at_bundles(&mut state, found.as_ref());
         }
         let mut judged = self.judge(&mut state).await?;
         let mut stored = match found {
@@ -281,6 +286,7 @@ impl Programmer {
                 .read()
                 .await
                 .map_err(read("the webhook configuration"))?;
+            self.look_at_bundles(&mut state, stored.as_ref());
             self.look(&mut state, &judged, stored.as_ref());
             match written {
                 Ok(()) if self.settings.dry_run => break,
@@ -304,6 +310,7 @@ impl Programmer {
             }
         }
         self.tell(&mut state, &judged, stored.as_ref(), None);
+        let lacks = self.join(&mut state.joining, stored.as_ref()).await;
         let settled = stored.is_none_or(|stored| {
             let stored = entries_of(Some(&stored));
             let wanted = self.wanted(&state);
@@ -312,12 +319,13 @@ impl Programmer {
         if !settled && !self.settings.dry_run {
             return Err(RoundError::Conflicts);
         }
-        Ok(judged.iter().any(|judged| {
-            matches!(
-                judged.accepted,
-                Accepted::OwnerNotReadable(_) | Accepted::OwnerNotServed(_)
-            )
-        }))
+        Ok(lacks
+            || judged.iter().any(|judged| {
+                matches!(
+                    judged.accepted,
+                    Accepted::OwnerNotReadable(_) | Accepted::OwnerNotServed(_)
+                )
+            }))
     }
 
     async fn judge(&self, state: &mut State) -> Result<Vec<Judged>, RoundError> {
@@ -359,13 +367,21 @@ impl Programmer {
         Ok(judged)
     }
 
-    /// What the API servers trust by now stays a part of the bundle for a while.
-    fn look_at_bundles(&self, stored: Option<&ValidatingWebhookConfiguration>) {
+    /// What the API servers trust by now stays a part of the bundle for a while. To be called with all that was read or written.
+    fn look_at_bundles(&self, state: &mut State, stored: Option<&ValidatingWebhookConfiguration>) {
         let entries = entries_of(stored);
         let ours = entries.iter().filter(|entry| entries::is_ours(&entry.name));
-        let bundles = ours.map(|entry| entry.client_config.ca_bundle.as_ref());
-        let bundles = bundles.map(|bundle| bundle.map(|bundle| bundle.0.as_slice()).unwrap_or_default());
-        self.ca_bundle.found_stored(bundles, self.leads.leads(), Instant::now());
+        let bundles = ours.map(|entry| {
+            let bundle = entry.client_config.ca_bundle.as_ref();
+            (
+                entry.name.as_str(),
+                bundle.map(|bundle| bundle.0.as_slice()).unwrap_or_default(),
+            )
+        });
+        if self.ca_bundle.found_stored(bundles, self.leads.leads(), Instant::now()) {
+            // That was no drift.
+            state.written = None;
+        }
     }
 
     /// Looks at the configuration as it was just read, and compares it with what these policies want.
@@ -390,185 +406,6 @@ impl Programmer {
         let alone = generate(&[], backend, bundle.as_deref(), own_namespace, name);
         let first = alone.webhooks.into_iter().flatten().take(1);
         first.chain(state.in_force.targets(&self.board)).collect()
-    }
-
-    /// Writes what is wanted, less what is left out; learns what has to be left out.
-    async fn write(
-        &self,
-        state: &mut State,
-        found: &ValidatingWebhookConfiguration,
-        wanted: &[ValidatingWebhook],
-    ) -> Result<(), ConfigurationError> {
-        let stored = entries_of(Some(found));
-        self.tell_drift(state, &stored, wanted);
-        let target = state.left_out.without(wanted, &stored);
-        if self.settings.dry_run {
-            tracing::info!(entries = ?differences(&stored, &target), "would write the webhook configuration");
-            return Ok(());
-        }
-        match self.write_exactly(state, found, &target).await {
-            Err(ConfigurationError::Refused(text)) => self.find_refused(state, found, &target, &text).await,
-            Err(ConfigurationError::TooLarge(text)) => self.fit(state, found, &target, &text).await,
-            result => result.map(drop),
-        }
-    }
-
-    /// Makes these all of our entries, if it still is what was found. Gives what it is then.
-    async fn write_exactly(
-        &self,
-        state: &mut State,
-        found: &ValidatingWebhookConfiguration,
-        target: &[ValidatingWebhook],
-    ) -> Result<ValidatingWebhookConfiguration, ConfigurationError> {
-        if !self.leads.leads() {
-            return Err(ConfigurationError::Conflict);
-        }
-        let written = match self.configurations.apply(found, target, false).await {
-            // Another manager owns what we would take away.
-            Ok(written) if !differences(&entries_of(Some(&written)), target).is_empty() => {
-                state.in_force.wrote(&self.board, found, &written);
-                self.replace_all(state, &written, target).await?
-            }
-            // Or a part of it: without ours, the rest makes no sense.
-            Err(ConfigurationError::Refused(_)) => self.replace_all(state, found, target).await?,
-            result => {
-                let written = result?;
-                state.in_force.wrote(&self.board, found, &written);
-                written
-            }
-        };
-        let differing = differences(&entries_of(Some(&written)), target);
-        if !differing.is_empty() {
-            let text = format!("the API server stores {differing:?} in another way than they were written");
-            return Err(ConfigurationError::Failed(Failure::Unreadable(text)));
-        }
-        self.metrics.configuration_written(Outcome::Done);
-        tracing::info!(
-            configuration = self.settings.name,
-            entries = target.len(),
-            changed = ?differences(&entries_of(Some(found)), target),
-            "wrote the webhook configuration"
-        );
-        state.written = Some(fingerprints(target));
-        Ok(written)
-    }
-
-    /// Makes these all of our entries, whoever owns a part of them.
-    async fn replace_all(
-        &self,
-        state: &mut State,
-        found: &ValidatingWebhookConfiguration,
-        target: &[ValidatingWebhook],
-    ) -> Result<ValidatingWebhookConfiguration, ConfigurationError> {
-        if !self.leads.leads() {
-            return Err(ConfigurationError::Conflict);
-        }
-        let all = merged(&entries_of(Some(found)), target);
-        let written = self.configurations.replace_all(found, &all, false).await?;
-        state.in_force.wrote(&self.board, found, &written);
-        Ok(written)
-    }
-
-    /// The API server refuses the whole: each changed entry is tried beside what is stored, in a dry run. What is refused is left
-    /// out from now on.
-    async fn find_refused(
-        &self,
-        state: &mut State,
-        found: &ValidatingWebhookConfiguration,
-        target: &[ValidatingWebhook],
-        text: &str,
-    ) -> Result<(), ConfigurationError> {
-        let stored = entries_of(Some(found));
-        let changed = differences(&stored, target);
-        let changed: Vec<_> = target.iter().filter(|entry| changed.contains(&entry.name)).collect();
-        let mut any = false;
-        for &entry in &changed {
-            let others: Vec<_> = changed
-                .iter()
-                .copied()
-                .filter(|other| other.name != entry.name)
-                .collect();
-            let attempt = merged(&stored, &left_out::keeping_stored(target, &stored, &others));
-            match self.configurations.replace_all(found, &attempt, true).await {
-                Err(ConfigurationError::Refused(text)) => {
-                    tracing::warn!(
-                        entry = entry.name,
-                        text,
-                        "the API server refuses an entry; it is left out"
-                    );
-                    state.left_out.remember(entry, Why::Refused(text));
-                    any = true;
-                }
-                Err(ConfigurationError::Conflict) => return Err(ConfigurationError::Conflict),
-                Err(ConfigurationError::Failed(why)) => return Err(ConfigurationError::Failed(why)),
-                Ok(_) | Err(ConfigurationError::TooLarge(_)) => {}
-            }
-        }
-        if !any {
-            // Each is good alone: it is their company.
-            for entry in changed {
-                state.left_out.remember(entry, Why::Refused(text.to_owned()));
-            }
-        }
-        let target = state.left_out.without(target, &stored);
-        self.write_exactly(state, found, &target).await.map(drop)
-    }
-
-    /// The whole does not fit: as many of the changed entries as do are written, by halves. A write that does not fit changes
-    /// nothing.
-    async fn fit(
-        &self,
-        state: &mut State,
-        found: &ValidatingWebhookConfiguration,
-        target: &[ValidatingWebhook],
-        text: &str,
-    ) -> Result<(), ConfigurationError> {
-        let stored = entries_of(Some(found));
-        let names = differences(&stored, target);
-        let mut changed: Vec<_> = target.iter().filter(|entry| names.contains(&entry.name)).collect();
-        // What is in force comes before what is new.
-        changed.sort_by_key(|entry| stored.iter().all(|other| other.name != entry.name));
-        let (mut fits, mut too_many) = (0, changed.len());
-        // Each success makes a new version: what somebody else changed meanwhile has to be looked at first.
-        let mut now = found.clone();
-        while too_many - fits > 1 {
-            let some = fits.midpoint(too_many);
-            let attempt = left_out::keeping_stored(target, &stored, &changed[some..]);
-            match self.write_exactly(state, &now, &attempt).await {
-                Ok(written) => (now, fits) = (written, some),
-                Err(ConfigurationError::TooLarge(_)) => too_many = some,
-                Err(other) => return Err(other),
-            }
-        }
-        for entry in &changed[fits..] {
-            tracing::warn!(
-                entry = entry.name,
-                text,
-                "an entry does not fit into the webhook configuration; it is left out"
-            );
-            state.left_out.remember(entry, Why::TooLarge(text.to_owned()));
-        }
-        Ok(())
-    }
-
-    fn tell_drift(&self, state: &State, stored: &[ValidatingWebhook], wanted: &[ValidatingWebhook]) {
-        let ours: Vec<_> = stored
-            .iter()
-            .filter(|entry| entries::is_ours(&entry.name))
-            .cloned()
-            .collect();
-        if state
-            .written
-            .as_ref()
-            .is_some_and(|written| *written != fingerprints(&ours))
-        {
-            self.metrics.configuration_drifted();
-            tracing::warn!(
-                configuration = self.settings.name,
-                entries = ?differences(stored, wanted),
-                "somebody else changed our entries of the webhook configuration; putting them right"
-            );
-        }
     }
 
     /// Leaves on the board, and tells others, how the policies stand.
@@ -643,10 +480,4 @@ fn entries_of(configuration: Option<&ValidatingWebhookConfiguration>) -> Vec<Val
     configuration
         .and_then(|configuration| configuration.webhooks.clone())
         .unwrap_or_default()
-}
-
-fn fingerprints(entries: &[ValidatingWebhook]) -> Vec<String> {
-    let mut all: Vec<_> = entries.iter().map(fingerprint).collect();
-    all.sort();
-    all
 }

@@ -14,10 +14,13 @@ use deployer_guard::tls::trust::certificates;
 use deployer_guard_testkit::objects::apply_yaml;
 use deployer_guard_testkit::{ControlPlane, NAMESPACE, Pki, SECRET, Stage, http_get, until};
 use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use self::stream::{Stream, shake_hands};
 use crate::common::{PROGRAM, run};
@@ -294,6 +297,68 @@ fn a_secret_of_somebody_else_is_reported_while_it_has_no_authority_and_exchangin
         );
         Ok(())
     });
+}
+
+#[test]
+fn a_guard_that_goes_by_another_source_is_trusted_while_the_other_leads_and_takes_no_trust_away() {
+    run(async {
+        let stage = Stage::builder(PROGRAM).guards(1).start().await?;
+        stage.enforce(BY_LABEL).await?;
+        let client = stage.plane.client(0);
+        let other = Pki::new("other")?.ca();
+        let file = stage.plane.directory().join("other.pem");
+        std::fs::write(&file, &other)?;
+        let file = file.display().to_string();
+        let other = certificates(other.as_bytes()).map_err(anyhow::Error::msg)?;
+        let before = authorities(&client).await?.remove(0);
+        ensure!(!before.contains(&other[0]));
+        let trusted = async || {
+            for bundle in authorities(&client).await? {
+                ensure!(
+                    bundle.contains(&before[0]) && bundle.contains(&other[0]),
+                    "{}",
+                    bundle.len()
+                );
+            }
+            Ok(())
+        };
+        let follower = stage.start_guard("guard-1", &["--ca-bundle-file", &file]).await?;
+        until("both to be trusted by every entry", SOON, trusted).await?;
+        stage.wait_enforced("by-label").await?;
+        // The guard that leads may have an order of its own.
+        sleep(Duration::from_secs(1)).await;
+        let settled = configuration(&client).await?.metadata.generation;
+        // Longer than either waits before it writes again.
+        sleep(Duration::from_secs(12)).await;
+        let now = configuration(&client).await?.metadata.generation;
+        ensure!(now == settled, "they write one against the other: {settled:?}, {now:?}");
+
+        stage.guards[0].end(SOON).await?;
+        until("the other to lead", SOON, async || {
+            ensure!(follower.leads().await?);
+            Ok(())
+        })
+        .await?;
+        sleep(Duration::from_secs(2)).await;
+        trusted().await
+    });
+}
+
+/// The configuration as it is stored.
+async fn configuration(client: &Client) -> anyhow::Result<ValidatingWebhookConfiguration> {
+    Ok(Api::all(client.clone()).get("deployer-guard").await?)
+}
+
+/// What each entry trusts.
+async fn authorities(client: &Client) -> anyhow::Result<Vec<Vec<CertificateDer<'static>>>> {
+    let entries = configuration(client).await?.webhooks.unwrap_or_default();
+    ensure!(entries.len() > 1, "{} entries", entries.len());
+    let bundles = entries
+        .into_iter()
+        .map(|entry| entry.client_config.ca_bundle.unwrap_or_default());
+    bundles
+        .map(|bundle| certificates(&bundle.0).map_err(anyhow::Error::msg))
+        .collect()
 }
 
 /// How often our `ServiceAccount` used a verb on Secrets.

@@ -11,7 +11,7 @@ use super::authority::{Life, MakeError, authority, serving};
 use super::plan::{Authority, Facts, Leaf, Step, Terms, Trust};
 use crate::guard::configuration::ca_bundle::pem;
 use crate::tls::pair::Pair;
-use crate::tls::trust::{certificates, verify};
+use crate::tls::trust::{certificates, may_sign, verify};
 
 /// The serving certificate, the leaf first.
 pub const CERTIFICATE: &str = "tls.crt";
@@ -53,6 +53,7 @@ pub struct Held {
     current: Option<Ca>,
     next: Option<Ca>,
     leaf: Leaf,
+    useless: Option<String>,
     clutter: Option<String>,
 }
 
@@ -73,6 +74,11 @@ impl Held {
             clutter = Some(format!("{NEXT_CA_KEY}, which is the key of no authority in {BUNDLE}"));
         }
         let leaf = leaf(data, current.as_ref(), names, now);
+        let is_served = matches!(leaf, Leaf::Good(life) if life.holds(now));
+        let useless = match &current {
+            Some(ca) if !is_served && ca.life.holds(now) => useless(ca, data, names, now),
+            _ => None,
+        };
         let used = |ca: &Ca| [&current, &next].contains(&&Some(ca.clone())) || issued(ca, data);
         let before = bundle.len();
         let bundle = trimmed(&bundle, used, now);
@@ -85,6 +91,7 @@ impl Held {
             current,
             next,
             leaf,
+            useless,
             clutter,
         }
     }
@@ -101,9 +108,10 @@ impl Held {
         Facts {
             is_empty: OURS.iter().all(|key| self.data.get(*key).is_none_or(Vec::is_empty)),
             is_remembered,
-            current: known(&self.current),
+            current: known(&self.current).filter(|_| self.useless.is_none()),
             next: known(&self.next),
             leaf: self.leaf.clone(),
+            useless: self.useless.clone(),
             clutter: self.clutter.clone(),
         }
     }
@@ -113,6 +121,21 @@ impl Held {
     pub fn is_good(&self, now: i64) -> bool {
         self.current.as_ref().is_some_and(|ca| ca.life.holds(now))
             && matches!(self.leaf, Leaf::Good(life) if life.holds(now))
+    }
+
+    /// Why its certificate is of no use, if it is not.
+    #[must_use]
+    pub fn fault(&self) -> Option<&str> {
+        match &self.leaf {
+            Leaf::Good(_) => None,
+            Leaf::Bad(why) => Some(why),
+        }
+    }
+
+    /// The authority that waits to be trusted.
+    #[must_use]
+    pub fn waiting(&self) -> Option<&Ca> {
+        self.next.as_ref().or(self.current.as_ref())
     }
 
     /// The authorities that stay.
@@ -137,7 +160,7 @@ impl Held {
         let mut bundle = self.bundle.clone();
         match step {
             Step::Join(_) => {
-                if self.current.as_ref().is_none_or(|ca| !ca.life.holds(now)) {
+                if self.useless.is_some() || self.current.as_ref().is_none_or(|ca| !ca.life.holds(now)) {
                     let others = stored
                         .iter()
                         .flatten()
@@ -183,6 +206,7 @@ impl fmt::Debug for Held {
             .field("current", &self.current.as_ref().map(|ca| ca.life))
             .field("next", &self.next.as_ref().map(|ca| ca.life))
             .field("leaf", &self.leaf)
+            .field("useless", &self.useless)
             .field("clutter", &self.clutter)
             .finish()
     }
@@ -238,11 +262,11 @@ fn authorities(bundle: &[u8]) -> (Vec<Ca>, Option<String>) {
 }
 
 fn ca(certificate: CertificateDer<'static>) -> Option<Ca> {
+    if !may_sign(&certificate) {
+        return None;
+    }
     let life = {
         let (_, parsed) = x509_parser::parse_x509_certificate(&certificate).ok()?;
-        if !parsed.is_ca() {
-            return None;
-        }
         let validity = parsed.validity();
         Life {
             not_before: validity.not_before.timestamp(),
@@ -279,13 +303,27 @@ fn leaf(data: &Data, issuer: Option<&Ca>, names: &[String], now: i64) -> Leaf {
     let Some(issuer) = issuer else {
         return Leaf::Bad("the authority that issued it is not here".into());
     };
+    match good_for(pair.chain(), issuer, names, now) {
+        Ok(()) => Leaf::Good(life),
+        Err(why) => Leaf::Bad(why),
+    }
+}
+
+fn good_for(chain: &[CertificateDer<'_>], issuer: &Ca, names: &[String], now: i64) -> Result<(), String> {
     let authority = std::slice::from_ref(&issuer.certificate);
     for name in names {
-        if let Err(why) = verify(pair.chain(), authority, Some(name), now) {
-            return Leaf::Bad(format!("it is not good for {name}: {why}"));
-        }
+        verify(chain, authority, Some(name), now).map_err(|why| format!("it is not good for {name}: {why}"))?;
     }
-    Leaf::Good(life)
+    Ok(())
+}
+
+/// Why what an authority would issue now is of no use. None of ours is like that: somebody put it there, and it may not vouch for our
+/// names, say.
+fn useless(issuer: &Ca, data: &Data, names: &[String], now: i64) -> Option<String> {
+    let key = data.get(CA_KEY).map(|key| text(key).to_owned()).unwrap_or_default();
+    let made = serving(&issuer.certificate, &key, names, issuer.life).map_err(|why| why.to_string());
+    let chain = made.and_then(|made| certificates(made.certificate.as_bytes()));
+    chain.and_then(|chain| good_for(&chain, issuer, names, now)).err()
 }
 
 /// Whether these authorities alone vouch for the pair beside them, under this name: it is whole, and replicas serve with it.

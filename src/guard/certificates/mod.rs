@@ -8,6 +8,7 @@ pub mod authority;
 pub mod held;
 mod memory;
 pub mod plan;
+mod telling;
 pub mod watch;
 
 #[cfg(test)]
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::{ObjectReference, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use kube::api::ObjectMeta;
 use tokio::sync::watch as signal;
@@ -26,11 +27,12 @@ use tokio::time::{Instant, sleep};
 use self::held::{BUNDLE, CERTIFICATE, Data, Held, OURS, vouch};
 use self::memory::Memory;
 use self::plan::{Step, Terms, Trust, plan};
+use self::telling::told;
 use self::watch::TrustWatch;
 use super::board::Leads;
 use super::configuration::ca_bundle::CaBundle;
 use crate::cluster::configurations::Configurations;
-use crate::cluster::events::{Events, Notice, Severity};
+use crate::cluster::events::Events;
 use crate::cluster::secrets::{Secrets, trusters};
 use crate::cluster::store::{Failure, WriteError};
 use crate::telemetry::metrics::{GuardMetrics, Outcome};
@@ -92,6 +94,10 @@ enum RoundError {
     Write(WriteError),
     #[error(transparent)]
     Make(#[from] authority::MakeError),
+    #[error(
+        "the certificate that was made is of no use, and is not written ({0}): look at --url, --service and --namespace"
+    )]
+    Useless(String),
 }
 
 impl Certificates {
@@ -215,10 +221,15 @@ impl Certificates {
             let what = "the webhook configuration";
             RoundError::Read { what, why }
         })?;
-        let stored: Vec<_> = trusters(configuration.as_ref())
+        let (entries, stored): (Vec<_>, Vec<_>) = trusters(configuration.as_ref())
             .into_iter()
-            .map(|entry| certificates(&entry.bundle.unwrap_or_default()).unwrap_or_default())
-            .collect();
+            .map(|entry| {
+                (
+                    entry.entry,
+                    certificates(&entry.bundle.unwrap_or_default()).unwrap_or_default(),
+                )
+            })
+            .unzip();
         memory.trust.look(&stored, begun, Instant::now());
         let facts = held.facts(|ca| memory.trust.of(ca), is_remembered);
         let step = plan(&facts, managed.terms, now);
@@ -228,10 +239,7 @@ impl Certificates {
                 return Ok(false);
             }
             Step::Wait => {
-                self.note(
-                    memory,
-                    "a new authority joined the bundle, and waits for the stored webhook configuration to trust it",
-                );
+                self.tell_wait(memory, &held, &entries, &stored, now);
                 return Ok(false);
             }
             Step::Doubt => {
@@ -244,6 +252,11 @@ impl Certificates {
             Step::Restore => restored(data_of(secret.as_ref()), &remembered),
             step => held.after(step, &managed.names, &stored, managed.terms, now)?,
         };
+        if matches!(step, Step::Promote(_) | Step::Issue(_))
+            && let Some(why) = Held::read(&made, &managed.names, now).fault()
+        {
+            return Err(RoundError::Useless(why.to_owned()));
+        }
         if secret.is_none() && (configuration.is_none() || memory.missing < MISSING) {
             if configuration.is_none() {
                 self.tell(
@@ -333,64 +346,6 @@ impl Certificates {
             ..Secret::default()
         };
         self.secrets.create(&secret).await
-    }
-
-    fn publish(&self, secret: &Secret, reason: &'static str, note: String) {
-        self.events.take(Notice {
-            regarding: vec![ObjectReference {
-                api_version: Some("v1".into()),
-                kind: Some("Secret".into()),
-                namespace: Some(self.settings.namespace.clone()),
-                name: Some(self.settings.name.clone()),
-                uid: secret.metadata.uid.clone(),
-                ..ObjectReference::default()
-            }],
-            related: None,
-            severity: Severity::Normal,
-            reason,
-            action: "Renew",
-            note,
-        });
-    }
-
-    /// Says what keeps a round from its end, once.
-    fn tell(&self, memory: &mut Memory, what: &str) {
-        if memory.told != what {
-            tracing::warn!(secret = self.settings.name, "{what}");
-            what.clone_into(&mut memory.told);
-        }
-    }
-
-    /// The same of what is in order.
-    fn note(&self, memory: &mut Memory, what: &str) {
-        if memory.told != what {
-            tracing::info!(secret = self.settings.name, "{what}");
-            what.clone_into(&mut memory.told);
-        }
-    }
-}
-
-/// The reason of the Event about a step, and its text.
-fn told(step: &Step) -> (&'static str, String) {
-    match step {
-        Step::Restore => (
-            "CertificatesRestored",
-            "the Secret had lost its content: it was put back".into(),
-        ),
-        Step::Join(why) => (
-            "AuthorityJoined",
-            format!("a new authority joined the CA bundle: {why}"),
-        ),
-        Step::Promote(why) => (
-            "AuthorityIssues",
-            format!("the new authority issued the serving certificate: {why}"),
-        ),
-        Step::Issue(why) => (
-            "CertificateIssued",
-            format!("a new serving certificate was issued: {why}"),
-        ),
-        Step::Tidy(what) => ("CertificatesTidied", format!("taken out of the Secret: {what}")),
-        Step::Wait | Step::Doubt | Step::Rest => ("None", String::new()),
     }
 }
 

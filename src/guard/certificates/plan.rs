@@ -13,6 +13,9 @@ use super::authority::Life;
 /// does not let us write keeps others waiting no longer.
 pub const PATIENCE: i64 = 120;
 
+/// How long before the end of an authority its successor issues, at the latest, in seconds; where its life is short, a hundredth of that.
+const ENDING: i64 = 60;
+
 /// Whether every entry of ours trusts an authority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
@@ -33,6 +36,15 @@ pub struct Authority {
     pub trust: Trust,
 }
 
+impl Authority {
+    /// Whether it is so near its end that its successor has to issue, trusted by all or not: replicas, which hold a pair back as long as
+    /// they are better off with the old one, must have the new one before that ends.
+    fn is_ending(self, now: i64) -> bool {
+        let whole = self.life.not_after - self.life.not_before;
+        self.life.not_after - ENDING.min(whole / 100) < now
+    }
+}
+
 /// The serving certificate in the Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Leaf {
@@ -49,12 +61,14 @@ pub struct Facts {
     pub is_empty: bool,
     /// This process knows what it held when it was last good, and that would still be.
     pub is_remembered: bool,
-    /// The authority that issues.
+    /// The authority that issues, if what it issues is of use.
     pub current: Option<Authority>,
     /// The authority that joined the bundle last, and does not issue yet.
     pub next: Option<Authority>,
     /// The serving certificate.
     pub leaf: Leaf,
+    /// Why what its authority issues would be of no use, if it would not: that is no current authority.
+    pub useless: Option<String>,
     /// What it holds beside that and should not.
     pub clutter: Option<String>,
 }
@@ -160,7 +174,7 @@ fn by_the_clock(facts: &Facts, terms: Terms, now: i64) -> Step {
         if next.trust == Trust::Settled {
             return Step::Promote(Why::Trusted);
         }
-        let served = current.is_some() && leaf.is_ok();
+        let served = current.is_some_and(|current| !current.is_ending(now)) && leaf.is_ok();
         if !served && next.life.made() + PATIENCE <= now {
             return Step::Promote(Why::Overdue);
         }
@@ -170,9 +184,10 @@ fn by_the_clock(facts: &Facts, terms: Terms, now: i64) -> Step {
             (Some(_), _) => Step::Wait,
             (None, Some(_)) => Step::Join(Why::Bad("it expired".into())),
             (None, None) if facts.is_empty => Step::Join(Why::None),
-            (None, None) => Step::Join(Why::Bad(
-                "there is no authority whose key and certificate are both there".into(),
-            )),
+            (None, None) => Step::Join(Why::Bad(match &facts.useless {
+                Some(why) => format!("what the authority would issue is of no use: {why}"),
+                None => "there is no authority whose key and certificate are both there".into(),
+            })),
         };
     };
     match leaf {

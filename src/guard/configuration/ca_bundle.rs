@@ -10,20 +10,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use data_encoding::BASE64;
+use data_encoding::{BASE64, HEXLOWER};
 use rustls::pki_types::CertificateDer;
+use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 
 use crate::telemetry::metrics::GuardMetrics;
+use crate::tls::pair::now;
 use crate::tls::trust::certificates;
 
 /// How often the file is looked at. Kubelet swaps a symlink, which a watch on the file does not see.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// How long an authority stays in the bundle that is no longer in the source.
 pub const LINGER: Duration = Duration::from_mins(5);
-/// How many stay at most. Those go first that left first.
+/// How long one stays that never was in the source: replicas that go by another source may serve by it for as long as an upgrade takes.
+const FOREIGN: Duration = Duration::from_hours(1);
+/// How many stay at most, beside those that replicas may still serve by. Those go first that left first.
 const MOST: usize = 8;
+/// How many of these stay, whatever replicas serve by: a bundle of a system's roots holds some 150.
+const MOST_STORED: usize = 256;
+/// How long an authority that ended may still be needed, in seconds: the clock may be wrong.
+const GRACE: i64 = 30 * 24 * 3600;
 /// How long the very first bundle of a Secret waits to be used: from then on creates are sent to replicas, and they read the same Secret.
 const HEAD_START: Duration = Duration::from_secs(2);
 
@@ -71,16 +79,33 @@ struct Published {
 struct Parts {
     /// The last good content of the source.
     source: Vec<CertificateDer<'static>>,
-    /// What left it, and when.
-    leaving: Vec<(CertificateDer<'static>, Instant)>,
-    /// The bundles of our stored entries at the last look. `None`: nobody looked yet.
-    stored: Option<Vec<Vec<CertificateDer<'static>>>>,
+    /// What is trusted beside it.
+    leaving: Vec<Leaving>,
+    /// Our entries at the last look or own write. `None`: nobody looked yet.
+    stored: Option<Vec<Trusting>>,
     /// Since when the source alone has vouched for the serving certificate beside it.
     vouched: Option<Instant>,
     /// From when on the first bundle may be used, as long as it may not.
     waits: Option<Instant>,
     /// The last fault of the source that was reported.
     reported: String,
+}
+
+/// An authority that is not in the source, or no longer.
+#[derive(Debug)]
+struct Leaving {
+    certificate: CertificateDer<'static>,
+    /// It never was in the source, as far as this process knows.
+    is_foreign: bool,
+    /// From when on it may go.
+    until: Instant,
+}
+
+/// An entry, and the authorities that it trusts.
+#[derive(Debug)]
+struct Trusting {
+    entry: String,
+    bundle: Vec<CertificateDer<'static>>,
 }
 
 /// The CA bundle of now.
@@ -129,6 +154,12 @@ impl CaBundle {
         self.source != BundleSource::System && (self.published.load().current.is_none() || self.lock().waits.is_some())
     }
 
+    /// The authorities of the source alone.
+    #[must_use]
+    pub fn source(&self) -> Vec<CertificateDer<'static>> {
+        self.lock().source.clone()
+    }
+
     /// What is wrong with the source, as it was last reported; empty if nothing is.
     #[must_use]
     pub fn fault(&self) -> String {
@@ -142,7 +173,8 @@ impl CaBundle {
         let published = self.published.load();
         if let Some(found) = bundle.and_then(|bundle| certificates(bundle).ok()) {
             let parts = self.lock();
-            let is_known = |ca| parts.source.contains(ca) || parts.leaving.iter().any(|(leaving, _)| leaving == ca);
+            let is_known =
+                |ca| parts.source.contains(ca) || parts.leaving.iter().any(|leaving| leaving.certificate == *ca);
             if !parts.source.is_empty()
                 && parts.source.iter().all(|ca| found.contains(ca))
                 && found.iter().all(is_known)
@@ -176,8 +208,14 @@ impl CaBundle {
             parts.vouched.get_or_insert(at);
         }
         let left = parts.source.iter().filter(|old| !found.contains(old));
-        let left: Vec<_> = left.map(|old| (old.clone(), at)).collect();
-        parts.leaving.retain(|(old, _)| !found.contains(old));
+        let left: Vec<_> = left
+            .map(|old| Leaving {
+                certificate: old.clone(),
+                is_foreign: false,
+                until: at + LINGER,
+            })
+            .collect();
+        parts.leaving.retain(|old| !found.contains(&old.certificate));
         parts.leaving.extend(left);
         if self.published.load().current.is_none() {
             parts.waits = Some(at + HEAD_START);
@@ -198,32 +236,52 @@ impl CaBundle {
         self.settle(&mut parts, at);
     }
 
-    /// Takes in the bundles of our entries as they were just read, empty where one has none.
+    /// Takes in the names and bundles of our entries as they were just read, or written by this guard; a bundle is empty where there is
+    /// none. Gives whether another guard asked for something.
     ///
     /// At the first look, what is stored may come from before an exchange that this process did not see: it stays for a while, too. And
-    /// so it does at every look while another guard leads, which may go by another source. What this one finds while it leads is its
-    /// own, or drift.
-    pub fn found_stored<'a>(&self, bundles: impl Iterator<Item = &'a [u8]>, leads: bool, at: Instant) {
+    /// so it does at every look while another guard leads, which may go by another source. While this one leads, what an entry holds
+    /// and did not hold before was asked for by a guard that goes by another source ([`joining`](super::joining)), or by its own
+    /// administrator; the rest is this guard's own, or drift.
+    pub fn found_stored<'a>(
+        &self,
+        entries: impl Iterator<Item = (&'a str, &'a [u8])>,
+        leads: bool,
+        at: Instant,
+    ) -> bool {
         if self.source == BundleSource::System {
-            return;
+            return false;
         }
-        let stored: Vec<_> = bundles.map(|bundle| certificates(bundle).unwrap_or_default()).collect();
+        let trusting = |(entry, bundle): (&str, &[u8])| Trusting {
+            entry: entry.to_owned(),
+            bundle: certificates(bundle).unwrap_or_default(),
+        };
+        let stored: Vec<_> = entries.map(trusting).collect();
         let mut parts = self.lock();
         if !stored.is_empty() {
             // Creates are sent to replicas already.
             parts.waits = None;
         }
-        if parts.stored.is_none() || !leads {
-            for certificate in stored.iter().flatten() {
-                if parts.source.contains(certificate) {
-                    continue;
+        let before = parts.stored.take();
+        let is_news = before.is_none() || !leads;
+        let mut is_asked = false;
+        for Trusting { entry, bundle } in &stored {
+            let before = before.iter().flatten().find(|before| before.entry == *entry);
+            for certificate in bundle
+                .iter()
+                .filter(|ca| !parts.source.contains(ca))
+                .cloned()
+                .collect::<Vec<_>>()
+            {
+                let asked = !is_news && before.is_some_and(|before| !before.bundle.contains(&certificate));
+                if is_news || asked {
+                    is_asked |= parts.keep(certificate, asked, at);
                 }
-                parts.leaving.retain(|(known, _)| known != certificate);
-                parts.leaving.push((certificate.clone(), at));
             }
         }
         parts.stored = Some(stored);
         self.settle(&mut parts, at);
+        is_asked
     }
 
     /// Looks at the file each second until `stop`, and lets go of what has stayed long enough.
@@ -252,11 +310,27 @@ impl CaBundle {
     /// Lets go of what has stayed long enough, unless it is still needed; publishes what is left. Gives whether that is new.
     fn settle(&self, parts: &mut Parts, at: Instant) -> bool {
         if self.is_enough(parts, at) {
-            parts.leaving.retain(|(_, since)| at < *since + LINGER);
+            parts.leaving.retain(|leaving| at < leaving.until);
         }
-        let surplus = parts.leaving.len().saturating_sub(MOST);
+        let (stored, now) = (parts.stored.as_deref().unwrap_or_default(), now());
+        // A bundle of a hundred authorities may have been in force, and who knows which of them vouches for what a replica serves with.
+        let is_needed = |leaving: &Leaving| {
+            let ca = &leaving.certificate;
+            stored.iter().any(|entry| entry.bundle.contains(ca)) && not_after(ca).is_some_and(|end| now <= end + GRACE)
+        };
+        let spare = parts.leaving.iter().filter(|leaving| !is_needed(leaving)).count();
+        let surplus = spare.saturating_sub(MOST);
+        let cut = parts
+            .leaving
+            .extract_if(.., |leaving| !is_needed(leaving))
+            .take(surplus);
+        drop(cut.collect::<Vec<_>>());
+        let surplus = parts.leaving.len().saturating_sub(MOST_STORED);
         if surplus > 0 {
-            parts.leaving.sort_by_key(|(_, since)| *since);
+            tracing::warn!(
+                surplus,
+                "more authorities than {MOST_STORED} are trusted: those go that came first"
+            );
             parts.leaving.drain(..surplus);
         }
         let waited = parts.waits.take_if(|until| *until <= at).is_some();
@@ -270,14 +344,14 @@ impl CaBundle {
     /// Whether replicas are well with what the source holds, and nothing else: every entry of ours trusts it, and the serving
     /// certificate in the Secret is one that it vouches for, and was for as long as replicas take to serve with it.
     fn is_enough(&self, parts: &Parts, at: Instant) -> bool {
-        let trusts = |bundle: &Vec<_>| parts.source.iter().all(|ca| bundle.contains(ca));
+        let trusts = |entry: &Trusting| parts.source.iter().all(|ca| entry.bundle.contains(ca));
         !parts.source.is_empty()
             && parts.stored.as_ref().is_some_and(|stored| stored.iter().all(trusts))
             && (self.source != BundleSource::Secret || parts.vouched.is_some_and(|since| since + LINGER <= at))
     }
 
     fn publish(&self, parts: &Parts) -> bool {
-        let leaving = parts.leaving.iter().map(|(certificate, _)| certificate);
+        let leaving = parts.leaving.iter().map(|leaving| &leaving.certificate);
         let mut all: Vec<_> = Vec::new();
         for certificate in parts.source.iter().chain(leaving) {
             if !all.contains(&certificate) {
@@ -297,6 +371,43 @@ impl CaBundle {
     fn lock(&self) -> MutexGuard<'_, Parts> {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl Parts {
+    /// Keeps an authority that an entry holds. Gives whether it was asked for, and is news.
+    fn keep(&mut self, certificate: CertificateDer<'static>, asked: bool, at: Instant) -> bool {
+        let until = at + FOREIGN;
+        match self.leaving.iter_mut().find(|known| known.certificate == certificate) {
+            // What left the source goes when its time has come, unless somebody asks for it.
+            Some(known) if known.is_foreign || asked => {
+                known.until = known.until.max(until);
+                false
+            }
+            Some(_) => false,
+            None => {
+                if asked {
+                    tracing::warn!(
+                        authority = described(&certificate),
+                        "somebody else made an entry trust an authority: another guard that goes by another source, in an upgrade. \
+                         All entries trust it for an hour, and as long as a guard asks for it"
+                    );
+                }
+                self.leaving.push(Leaving {
+                    certificate,
+                    is_foreign: true,
+                    until,
+                });
+                asked
+            }
+        }
+    }
+}
+
+/// The subject of a certificate, and its SHA-256.
+fn described(certificate: &CertificateDer<'_>) -> String {
+    let subject = x509_parser::parse_x509_certificate(certificate).map(|(_, parsed)| parsed.subject().to_string());
+    let print = HEXLOWER.encode(&Sha256::digest(certificate));
+    format!("{} (sha256 {print})", subject.unwrap_or_default())
 }
 
 fn not_after(certificate: &CertificateDer<'_>) -> Option<i64> {

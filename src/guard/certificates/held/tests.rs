@@ -98,6 +98,65 @@ fn authorities_that_ended_long_ago_go_and_never_those_in_use() {
     assert!(in_use && left == MOST + 1, "{left}");
 }
 
+#[test]
+fn an_authority_that_may_not_vouch_for_our_names_makes_room_for_one_that_may() {
+    use rcgen::{BasicConstraints, CertificateParams, GeneralSubtree, IsCa, KeyUsagePurpose, NameConstraints};
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    params.name_constraints = Some(NameConstraints {
+        permitted_subtrees: vec![GeneralSubtree::DnsName("elsewhere.example".into())],
+        excluded_subtrees: vec![],
+    });
+    (params.not_before, params.not_after) = {
+        let at = |seconds| time::OffsetDateTime::from_unix_timestamp(seconds).unwrap();
+        (at(NOW - 10), at(NOW + YEAR))
+    };
+    let constrained = params.self_signed(&key).unwrap();
+    let mut data = made(NOW);
+    data.insert(BUNDLE.into(), constrained.pem().into_bytes());
+    data.insert(CA_KEY.into(), key.serialize_pem().into_bytes());
+    let ended = serving(
+        constrained.der(),
+        &key.serialize_pem(),
+        &names(),
+        Life::from(NOW - 100, 50),
+    )
+    .unwrap();
+    data.insert(CERTIFICATE.into(), ended.certificate.into_bytes());
+    data.insert(KEY.into(), ended.key.into_bytes());
+    let stored = [certificates(&made(NOW)[BUNDLE]).unwrap()];
+    let mut taken = Vec::new();
+    for _ in 0..4 {
+        let held = Held::read(&data, &names(), NOW);
+        let step = plan(&held.facts(|_| Trust::Settled, false), TERMS, NOW);
+        data = held.after(&step, &names(), &stored, TERMS, NOW).unwrap();
+        taken.push(step);
+    }
+    assert!(
+        matches!(&taken[..], [Step::Join(Why::Bad(why)), Step::Promote(_), Step::Rest, Step::Rest] if why.contains("not good for webhook.example")),
+        "{taken:?}"
+    );
+    let held = Held::read(&data, &names(), NOW);
+    assert!(held.is_good(NOW) && held.fault().is_none(), "{held:?}");
+    assert!(
+        held.bundle().iter().any(|ca| ca.certificate == stored[0][0]),
+        "replicas may serve by what is stored"
+    );
+}
+
+#[test]
+fn names_that_no_certificate_can_hold_show_in_what_is_made() {
+    let names = ["[::1".to_owned()];
+    let joined = Held::read(&Data::new(), &names, NOW)
+        .after(&Step::Join(Why::None), &names, &[], TERMS, NOW)
+        .unwrap();
+    let promoted = Held::read(&joined, &names, NOW).after(&Step::Promote(Why::Trusted), &names, &[], TERMS, NOW);
+    let fault = promoted.map(|data| Held::read(&data, &names, NOW).fault().map(str::to_owned));
+    assert!(!matches!(fault, Ok(None)), "{fault:?}");
+}
+
 fn ca_of(certificate: &str) -> CertificateDer<'static> {
     authorities(certificate.as_bytes()).0.remove(0).certificate
 }

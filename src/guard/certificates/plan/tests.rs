@@ -40,6 +40,7 @@ fn facts(current: impl Into<Option<Authority>>, next: impl Into<Option<Authority
         current: current.into(),
         next: next.into(),
         leaf,
+        useless: None,
         clutter: None,
     }
 }

@@ -46,7 +46,8 @@ fn what_is_no_bundle_is_refused_with_what_is_wrong() {
 
 fn store(bundle: &CaBundle, entries: &[&[CertificateDer<'static>]], leads: bool, at: Instant) {
     let entries: Vec<_> = entries.iter().map(|entry| pem(entry.iter())).collect();
-    bundle.found_stored(entries.iter().map(Vec::as_slice), leads, at);
+    let named = ["a", "b"].into_iter().zip(entries.iter().map(Vec::as_slice));
+    bundle.found_stored(named, leads, at);
 }
 
 const ALMOST: Duration = Duration::from_secs(299);
@@ -112,20 +113,17 @@ fn what_left_stays_until_every_entry_trusts_the_source_and_the_source_alone_vouc
 fn what_is_stored_at_the_first_look_stays_for_a_while_and_longer_where_there_is_nothing_else() {
     let (metrics, at) = (GuardMetrics::default(), Instant::now());
     let bundle = CaBundle::load(BundleSource::Secret).unwrap();
-    let (stored, new, later) = (authority(), authority(), authority());
+    let (stored, new) = (authority(), authority());
     store(&bundle, &[&stored], true, at);
-    store(&bundle, &[&later], true, at);
     bundle.failed("it is not there", at + LINGER * 2, &metrics);
-    assert_eq!(
-        published(&bundle),
-        stored,
-        "only the first look of one that leads counts"
-    );
+    assert_eq!(published(&bundle), stored);
     bundle.learn(new.clone(), true, at, &metrics);
     let both = [&new[..], &stored].concat();
     assert_eq!(published(&bundle), both);
     store(&bundle, &[&both], true, at);
-    bundle.learn(new.clone(), true, at + LINGER, &metrics);
+    bundle.learn(new.clone(), true, at + FOREIGN - LINGER, &metrics);
+    assert_eq!(published(&bundle), both, "others may go by it");
+    bundle.learn(new.clone(), true, at + FOREIGN, &metrics);
     assert_eq!(published(&bundle), new);
 }
 
@@ -138,13 +136,86 @@ fn what_another_guard_stores_while_it_leads_stays_for_a_while_after_that() {
     bundle.learn(ours.clone(), true, at, &metrics);
     store(&bundle, &[&theirs], false, at);
     store(&bundle, &[&theirs], false, at + LINGER * 3);
-    store(&bundle, &[&both], true, at + LINGER * 3 + ALMOST);
+    let (almost, over) = (
+        at + LINGER * 3 + FOREIGN - Duration::from_secs(1),
+        at + LINGER * 3 + FOREIGN,
+    );
+    store(&bundle, &[&both], true, almost);
     assert_eq!(published(&bundle), both);
-    store(&bundle, &[&both], true, at + LINGER * 4);
+    store(&bundle, &[&both], true, over);
     assert_eq!(published(&bundle), ours);
-    let few = (0..20).map(|_| authority()).collect::<Vec<_>>().concat();
-    store(&bundle, &[&few], false, at + LINGER * 5);
-    assert_eq!(published(&bundle).len(), 1 + MOST, "but not any number");
+}
+
+#[test]
+fn what_another_guard_asks_for_while_this_one_leads_stays_for_an_hour_and_as_long_again_if_it_asks_again() {
+    let (metrics, at) = (GuardMetrics::default(), Instant::now());
+    let bundle = CaBundle::load(BundleSource::Secret).unwrap();
+    let (ours, theirs) = (authority(), (0..12).map(|_| authority()).collect::<Vec<_>>().concat());
+    let both = [&ours[..], &theirs].concat();
+    let hour = at + FOREIGN;
+    let vouched = |at| bundle.learn(ours.clone(), true, at, &metrics);
+    vouched(at);
+    store(&bundle, &[&ours, &ours], true, at);
+    store(&bundle, &[&both, &ours], true, at);
+    assert_eq!(published(&bundle), both, "in every entry, however many they are");
+    store(&bundle, &[&both, &both], true, at);
+    vouched(hour - Duration::from_secs(1));
+    assert_eq!(published(&bundle), both);
+    vouched(hour);
+    assert_eq!(published(&bundle), ours);
+    store(&bundle, &[&both, &both], true, hour);
+    assert_eq!(
+        published(&bundle),
+        ours,
+        "what was not written yet is not asked for anew"
+    );
+    // One entry cannot be written.
+    store(&bundle, &[&ours, &both], true, hour);
+    store(&bundle, &[&both, &both], true, hour);
+    assert_eq!(published(&bundle), both, "it asks again");
+}
+
+#[test]
+fn as_many_stay_as_replicas_may_still_serve_by_and_no_others() {
+    let (metrics, at) = (GuardMetrics::default(), Instant::now());
+    let bundle = CaBundle::load(BundleSource::Secret).unwrap();
+    let (ours, many) = (authority(), (0..20).map(|_| authority()).collect::<Vec<_>>().concat());
+    store(&bundle, &[&many], true, at);
+    bundle.learn(ours.clone(), true, at, &metrics);
+    let all = [&ours[..], &many].concat();
+    assert_eq!(published(&bundle), all, "a bundle of many was in force");
+    let joined = [&ours[..], &many[..12], &authority()].concat();
+    bundle.learn(joined, true, at, &metrics);
+    bundle.learn(ours.clone(), true, at, &metrics);
+    let stays = |ca| published(&bundle).contains(ca);
+    assert!(many.iter().all(stays), "whatever the source held meanwhile");
+    for at in [at, at + FOREIGN] {
+        store(&bundle, &[&published(&bundle)], true, at);
+    }
+    assert_eq!(published(&bundle).len(), 1);
+    for _ in 0..20 {
+        bundle.learn(authority(), true, at + FOREIGN, &metrics);
+    }
+    assert_eq!(
+        published(&bundle).len(),
+        2 + MOST,
+        "the last, one that entries hold, and some that none does"
+    );
+}
+
+#[test]
+fn what_ended_long_ago_is_needed_by_nobody_whoever_holds_it() {
+    use crate::guard::certificates::authority::{Life, authority};
+    let (metrics, at) = (GuardMetrics::default(), Instant::now());
+    let bundle = CaBundle::load(BundleSource::Secret).unwrap();
+    let ended = |_| {
+        let life = Life::from(now() - GRACE - 1000, 500);
+        certificates(authority(life).unwrap().certificate.as_bytes()).unwrap()
+    };
+    let old = (0..20).map(ended).collect::<Vec<_>>().concat();
+    store(&bundle, &[&old], true, at);
+    bundle.learn(self::authority(), false, at, &metrics);
+    assert_eq!(published(&bundle).len(), 1 + MOST);
 }
 
 #[test]
