@@ -39,6 +39,7 @@ fn main() -> ExitCode {
     let whole = arguments.filter.is_none() && arguments.skip.is_empty();
     let trials = vec![
         trial("a_fresh_install_refuses_a_second_deployer", fresh::refusal),
+        trial("what_a_guard_does_after_minutes_is_begun", rights::begin),
         trial("a_replica_starts_without_a_shell_or_a_right_too_many", fresh::hardened),
         trial("what_is_active_is_what_the_readme_says", deployers::all),
         trial("upgrades_fail_no_create", upgrades::image_and_values),
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         trial("no_right_is_missing_and_none_is_unused", move |site| {
             rights::used(site, whole)
         }),
+        trial("another_maker_of_the_certificate_fails_no_create", upgrades::makers),
         trial("every_shape_installs_and_upgrades_to_the_next", shapes::helm4),
         trial("helm_3_installs_too", shapes::helm3),
         trial("uninstalling_leaves_nothing_in_the_way", leaving::uninstall),

@@ -1,33 +1,21 @@
-//! What the release's `ServiceAccount` may do, and what it did in the tests before this one: those in which nobody takes rights away.
+//! What the release's `ServiceAccount` may do, and what it did in the tests before this one: those in which nobody
+//! takes rights away, as an upgrade does that names another Secret.
 
 use std::collections::BTreeSet;
 
 use anyhow::ensure;
+use deployer_guard::api::DeployerClaim;
+use deployer_guard_testkit::objects::{create_pod, make_namespace};
 use deployer_guard_testkit::{NAMESPACE, Release, until};
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject};
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, ListParams};
-use serde_json::Value;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use serde_json::{Value, json};
 
 use crate::site::{SOON, Site, text};
-use crate::work::deployer;
-
-/// What is granted and was not used here, and why that is right.
-const UNUSED: [(&str, &str, &str, &str); 2] = [
-    (
-        "",
-        "pods",
-        "delete",
-        "of leftovers, which takes a bypass: tests/plane_guard, and the demo on a node",
-    ),
-    (
-        "deployer-guard.io",
-        "deployerclaims",
-        "delete",
-        "of no more use after days: tests/guard, tests/plane_guard",
-    ),
-];
+use crate::work::{deployer, program};
 
 /// Another policy for the same pods, in some namespaces.
 const SOMEWHERE: &str = "
@@ -42,13 +30,103 @@ spec:
   reruns: Always
 ";
 
+/// Where what takes long, or a bypass, goes on: the policy is that of namespaces with this label.
+const RARELY: &str = "rarely";
+const GUARDED: &str = "test/guarded";
+/// Its claims are of no more use after five minutes, the shortest time there is.
+const RARE: &str = "
+apiVersion: deployer-guard.io/v1alpha1
+kind: DeployerPolicy
+metadata: {name: rarely}
+spec:
+  match:
+    namespaceSelector: {matchLabels: {test/guarded: 'yes'}}
+    objectSelector: {matchExpressions: [{key: test/rarely, operator: Exists}]}
+  config: {label: test/rarely}
+  reruns: Always
+  leftovers: {duplicates: DeleteUnstarted, keepClaimsSeconds: 300}
+";
+
 /// API group, resource, verb.
 type Right = (String, String, String);
+
+/// A deployer has its day, long before the other tests end.
+pub(crate) async fn begin(site: &Site) -> anyhow::Result<()> {
+    let release = site.usual().await?;
+    make_namespace(&site.client(), RARELY, &[(GUARDED, "yes")], true).await?;
+    release.enforce(RARE).await?;
+    until("a claim to be taken", SOON, async || {
+        create_pod(&site.client(), RARELY, &rare("once", &["-for", "0s"])).await?;
+        ensure!(
+            !claims(site).list(&ListParams::default()).await?.items.is_empty(),
+            "there is none"
+        );
+        Ok(())
+    })
+    .await?;
+    site.wait_phase(RARELY, "once", "Succeeded").await.map(drop)
+}
+
+fn claims(site: &Site) -> Api<DeployerClaim> {
+    Api::namespaced(site.client(), RARELY)
+}
+
+fn rare(name: &str, arguments: &[&str]) -> Value {
+    let mut pod = program(arguments);
+    pod["metadata"] = json!({ "name": name, "labels": { "test/rarely": name.split('-').next() } });
+    pod
+}
+
+/// What a guard deletes: a claim that nobody used for long, and a duplicate that came in while its namespace was labelled out.
+async fn deleted(site: &Site) -> anyhow::Result<()> {
+    until(
+        "the claim of one that ended long ago to be deleted",
+        6 * SOON,
+        async || {
+            let left = claims(site).list(&ListParams::default()).await?.items;
+            ensure!(left.is_empty(), "{:?}", left.first().map(|claim| &claim.spec));
+            Ok(())
+        },
+    )
+    .await?;
+    let label = async |value: Option<&str>| {
+        let patch = json!({ "metadata": { "labels": { GUARDED: value } } });
+        let namespaces: Api<Namespace> = Api::all(site.client());
+        namespaces
+            .patch(RARELY, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+    };
+    label(None).await?;
+    let names = ["twice-1", "twice-2"];
+    for name in names {
+        let mut unstarted = rare(name, &[]);
+        unstarted["spec"]["schedulerName"] = json!("nobody");
+        // API servers hear of the label in a moment.
+        site.admitted_soon(RARELY, &unstarted).await?;
+    }
+    label(Some("yes")).await?;
+    let pods: Api<Pod> = Api::namespaced(site.client(), RARELY);
+    until("one of two to be deleted", 2 * SOON, async || {
+        let all = pods.list(&ListParams::default()).await?.items;
+        let left = all
+            .iter()
+            .filter(|pod| names.contains(&pod.name_any().as_str()))
+            .count();
+        ensure!(left == 1, "{left} are left");
+        Ok(())
+    })
+    .await?;
+    site.kubectl(&["delete", "deployerpolicy", RARELY]).await?;
+    site.delete_namespace(RARELY).await
+}
 
 /// No request of ours was forbidden, and where all the tests before were run, each right was used.
 pub(crate) async fn used(site: &Site, whole: bool) -> anyhow::Result<()> {
     let release = site.usual().await?;
     rarely(site, &release).await?;
+    if whole {
+        deleted(site).await?;
+    }
     let account = format!("system:serviceaccount:{NAMESPACE}:");
     let events = site.node.audit_events()?;
     let ours: Vec<&Value> = events
@@ -72,12 +150,8 @@ pub(crate) async fn used(site: &Site, whole: bool) -> anyhow::Result<()> {
         return Ok(());
     }
     let used: BTreeSet<Right> = ours.iter().map(|event| right(event)).collect();
-    let mut unused: Vec<Right> = granted(site).await?.difference(&used).cloned().collect();
-    unused.retain(|(group, resource, verb)| {
-        !UNUSED
-            .iter()
-            .any(|(g, r, v, _why)| (*g, *r, *v) == (group.as_str(), resource.as_str(), verb.as_str()))
-    });
+    let granted = granted(site).await?;
+    let unused: Vec<&Right> = granted.difference(&used).collect();
     ensure!(unused.is_empty(), "granted and not used: {unused:?}");
     Ok(())
 }

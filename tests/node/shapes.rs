@@ -5,17 +5,18 @@ use deployer_guard_testkit::objects::{apply_yaml, make_namespace};
 use deployer_guard_testkit::{Helm, NAMESPACE, Pki, Release, chart};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 
-use crate::certificates::SECRET;
 use crate::site::Site;
 use crate::work::{BY_LABEL, deployer};
 
 /// The shape whose certificates cert-manager makes. It is not here: its kinds are, and its Secret is made as it makes it.
-const CERT_MANAGER: &str = "cert-manager-values.yaml";
-/// The shape whose guards only tell, so that nothing is put in force; and the Secret that it asks for.
-const OWN_SECRET: (&str, &str) = ("own-secret-values.yaml", "own-certificate");
+const CERT_MANAGER: (&str, &str) = ("cert-manager-values.yaml", "deployer-guard-certificate");
+/// The shape with a Secret that somebody else fills, and its name.
+pub(crate) const OWN_SECRET: (&str, &str) = ("own-secret-values.yaml", "own-certificate");
+/// The shape whose guards only tell, so that nothing is put in force.
+const WATCHED: &str = "own-secret-watched-values.yaml";
 
 /// The names of the files, in order.
 fn shapes() -> anyhow::Result<Vec<String>> {
@@ -61,7 +62,7 @@ fn kinds_of_others() -> String {
 }
 
 /// A Secret with a certificate for the webhook.
-async fn make_secret(site: &Site, name: &str) -> anyhow::Result<()> {
+pub(crate) async fn make_secret(site: &Site, name: &str) -> anyhow::Result<()> {
     if Api::<Namespace>::all(site.client()).get_opt(NAMESPACE).await?.is_none() {
         make_namespace(&site.client(), NAMESPACE, &[], true).await?;
     }
@@ -109,22 +110,13 @@ pub(crate) async fn helm4(site: &Site) -> anyhow::Result<()> {
 async fn shaped(site: &Site, shape: &str) -> anyhow::Result<()> {
     let namespace = format!("shape-{}", shape.trim_end_matches("-values.yaml"));
     match shape {
-        CERT_MANAGER => make_secret(site, SECRET).await?,
-        shape if shape == OWN_SECRET.0 => {
-            // Installed anew: guards that only tell write no new authority into the entries that are there, and each replica would wait two
-            // minutes for it.
-            Release::of(&site.node, Helm::Four).uninstall_if_there().await?;
-            make_secret(site, OWN_SECRET.1).await?;
-        }
+        shape if shape == CERT_MANAGER.0 => make_secret(site, CERT_MANAGER.1).await?,
+        shape if shape == OWN_SECRET.0 => make_secret(site, OWN_SECRET.1).await?,
         _ => {}
     }
     let release = Release::upgrade_or_install(&site.node, Helm::Four, &[shape]).await?;
-    if shape != OWN_SECRET.0 {
+    if shape != WATCHED {
         decides(site, &release, &namespace).await?;
-    }
-    if shape == CERT_MANAGER {
-        // Nobody deletes what cert-manager made, and Helm takes over nothing that is not its own.
-        secrets(site).delete(SECRET, &DeleteParams::default()).await?;
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use kube::api::{Api, EvictParams, Patch, PatchParams};
 use serde_json::json;
 
 use crate::certificates::{SECRET, served};
+use crate::shapes::{OWN_SECRET, make_secret};
 use crate::site::{NEXT, SOON, Site};
 use crate::work::nothing_failed;
 
@@ -86,6 +87,26 @@ pub(crate) async fn certificates(site: &Site) -> anyhow::Result<()> {
             })
             .await
             .with_context(|| format!("{taken_away} was taken away"))?;
+        }
+        Ok(())
+    }))
+    .await
+}
+
+/// The certificate is somebody else's from now on, and then the guard's again.
+pub(crate) async fn makers(site: &Site) -> anyhow::Result<()> {
+    let release = site.usual().await?;
+    make_secret(site, OWN_SECRET.1).await?;
+    Box::pin(under_stream(site, "makers", async {
+        for values in [&[OWN_SECRET.0][..], &[]] {
+            let before = served(site, &release).await?;
+            release.upgrade(values).await?;
+            release.wait_ready(2).await?;
+            let now = served(site, &release).await?;
+            ensure!(
+                now.len() == 2 && now.iter().all(|one| !before.contains(one)),
+                "{now:?} after {before:?}"
+            );
         }
         Ok(())
     }))

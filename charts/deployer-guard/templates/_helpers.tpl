@@ -51,7 +51,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if eq .Values.certificates.mode "secret" -}}
 {{- required "certificates.secretName: name the Secret that holds tls.crt, tls.key and ca.crt" .Values.certificates.secretName -}}
 {{- else -}}
-{{- default (printf "%s-tls" (include "deployer-guard.fullname" .)) .Values.certificates.secretName -}}
+{{- /* Another for each maker: Helm deletes its own while cert-manager fills the other, and cannot adopt what cert-manager leaves behind. */}}
+{{- $made := ternary "certificate" "tls" (eq .Values.certificates.mode "cert-manager") }}
+{{- default (printf "%s-%s" (include "deployer-guard.fullname" .) $made) .Values.certificates.secretName -}}
 {{- end -}}
 {{- end -}}
 

@@ -72,6 +72,8 @@ impl Layout<'_> {
         if let Some(path) = audit_log {
             words.push(format!("--audit-policy-file={}", self.file("audit-policy.yaml")));
             words.push(format!("--audit-log-path={}", path.display()));
+            // Without it a second file is begun after 100 MB.
+            words.push("--audit-log-maxsize=10240".into());
         }
         words.extend_from_slice(flags);
         words
