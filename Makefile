@@ -83,7 +83,7 @@ certs: ## Make certificates for development, in certs/out
 
 .PHONY: tools
 tools: rust ## Build etcd, kube-apiserver, kube-controller-manager and kubectl, once, outside the tree
-	@$(STAGE) "etcd and Kubernetes 1.36 (the first time 5 to 10 minutes, in which nothing is printed)" bash -c './tests/cluster/build.sh >/dev/null'
+	@$(STAGE) "etcd and Kubernetes 1.36 (the first time 10 minutes or so, in which nothing is printed)" bash -c './tests/cluster/build.sh >/dev/null'
 
 # Rust of the version in rust-toolchain.toml. Nothing to do where it is there.
 .PHONY: rust

@@ -103,7 +103,7 @@ async fn probe(args: &ProbeArgs) -> anyhow::Result<()> {
     let until = Instant::now() + args.timeout;
     tried(until, async || enforced(&statuses, &args.policy).await)
         .await
-        .with_context(|| format!("DeployerPolicy {:?} is not in force", args.policy))?;
+        .with_context(|| format!("DeployerPolicy {:?} is not known to be in force", args.policy))?;
     println!("in force: DeployerPolicy {:?}", args.policy);
     for case in &CASES {
         let said = tried(until, async || case.hold(&trial, &args.policy).await)
@@ -173,7 +173,7 @@ fn unfit(spec: &DeployerPolicySpec) -> Option<String> {
 }
 
 async fn enforced(statuses: &PolicyStatuses, name: &str) -> Result<(), Why> {
-    let policy = statuses.read(name).await?;
+    let policy = statuses.read(name).await.context("it could not be read")?;
     let policy = policy
         .context("there is no such DeployerPolicy: apply it, or name another with --policy")
         .map_err(Why::Never)?;

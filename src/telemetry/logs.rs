@@ -3,6 +3,7 @@
 use std::backtrace::Backtrace;
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::util::TryInitError;
 use tracing_subscriber::{Registry, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
@@ -50,6 +51,11 @@ pub enum LogError {
         /// What the parser said.
         source: tracing_subscriber::filter::ParseError,
     },
+    /// It is a word that is no level.
+    #[error(
+        "--log-level {0:?} is not a level: give off, error, warn, info, debug or trace, or a filter such as info,kube=warn"
+    )]
+    Level(String),
     /// Logging was set up before.
     #[error("logging was set up twice in one process: {0}")]
     Twice(#[from] TryInitError),
@@ -81,7 +87,14 @@ impl LogArgs {
 /// What logs a whole answer that it cannot read, at a level that is on by default. It may be a Secret.
 const INDISCREET: &str = "kube_client::client";
 
+/// A word alone is a level. The parser would take any other for the name of a module, and log nothing else.
 fn filter(given: &str) -> Result<EnvFilter, LogError> {
+    let is_word = given.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    if is_word && !given.is_empty() {
+        given
+            .parse::<LevelFilter>()
+            .map_err(|_| LogError::Level(given.to_owned()))?;
+    }
     let text = if given.trim().is_empty() || given.contains("kube_client") {
         given.to_owned()
     } else {
@@ -124,6 +137,17 @@ mod tests {
             tracing::warn!(target: "deployer_guard::guard", "ours");
         });
         String::from_utf8(lines.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[test]
+    fn a_word_that_is_no_level_is_no_filter_either() {
+        for given in ["warning", "waring", "verbose", "deployer_guard"] {
+            let error = filter(given).unwrap_err().to_string();
+            assert!(error.contains("--log-level") && error.contains(given), "{error}");
+        }
+        for given in ["off", "warn", "INFO", "info,kube=warn", "deployer_guard=debug", ""] {
+            assert!(filter(given).is_ok(), "{given}");
+        }
     }
 
     #[test]

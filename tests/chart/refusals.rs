@@ -26,6 +26,12 @@ fn wrong_values_are_refused_by_name() {
             ("fullnameOverride=Deployer_Guard", "/fullnameOverride"),
             ("rbac.owners[0].resource=jobs", "/rbac/owners/0"),
             ("certificates.mode=secret", "certificates.secretName"),
+            (
+                "certificates.mode=secret,certificates.secretName=deployer-guard-tls",
+                "certificates.secretName",
+            ),
+            ("webhook.healthPort=8081", "webhook.healthPort"),
+            ("guard.healthPort=8443", "guard.healthPort"),
             ("guard.enabled=false", "certificates.mode"),
             ("guard.dryRun=true", "certificates.mode"),
             ("clientAuth.enabled=true", "clientAuth.configMapName"),
