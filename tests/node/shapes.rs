@@ -5,7 +5,7 @@ use deployer_guard_testkit::objects::{apply_yaml, make_namespace};
 use deployer_guard_testkit::{Helm, NAMESPACE, Pki, Release, chart};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
 use crate::site::Site;
@@ -104,7 +104,12 @@ pub(crate) async fn helm4(site: &Site) -> anyhow::Result<()> {
         shaped(site, &shape).await.with_context(|| shape.clone())?;
         println!("  {shape}");
     }
-    Release::of(&site.node, Helm::Four).uninstall().await
+    Release::of(&site.node, Helm::Four).uninstall().await?;
+    // What others put there, they take away.
+    for (_, secret) in [CERT_MANAGER, OWN_SECRET] {
+        secrets(site).delete(secret, &DeleteParams::default()).await?;
+    }
+    Ok(())
 }
 
 async fn shaped(site: &Site, shape: &str) -> anyhow::Result<()> {
