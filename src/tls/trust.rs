@@ -39,7 +39,7 @@ pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> 
 /// the Unix epoch; with a name, whether for that name.
 ///
 /// As an API server does: an authority that expired vouches for nothing, nor does a certificate that may not sign others
-/// ([`may_sign`]), and a leaf that is itself in the bundle is trusted.
+/// (`may_sign`), and a leaf that is itself in the bundle is trusted.
 ///
 /// # Errors
 /// With why it would not.

@@ -241,7 +241,7 @@ impl CaBundle {
     ///
     /// At the first look, what is stored may come from before an exchange that this process did not see: it stays for a while, too. And
     /// so it does at every look while another guard leads, which may go by another source. While this one leads, what an entry holds
-    /// and did not hold before was asked for by a guard that goes by another source ([`joining`](super::joining)), or by its own
+    /// and did not hold before was asked for by a guard that goes by another source (`joining`), or by its own
     /// administrator; the rest is this guard's own, or drift.
     pub fn found_stored<'a>(
         &self,
