@@ -134,9 +134,12 @@ async fn one(site: &Site, proxy: &Proxy, round: usize, at: At) -> anyhow::Result
     Ok((step.as_ref().map(name_of), took))
 }
 
-/// What a guard does about keys: anything but Events.
+/// What a guard does about keys: anything but Events and the status of claims, which come at any moment.
 fn is_step(method: &str, path: &str) -> bool {
-    method != "GET" && path.contains(&format!("/namespaces/{SITE}/")) && !path.ends_with("/events")
+    method != "GET"
+        && path.contains(&format!("/namespaces/{SITE}/"))
+        && !path.ends_with("/events")
+        && !path.ends_with("/status")
 }
 
 fn name_of(step: &Passed) -> String {
