@@ -28,7 +28,7 @@ pub const NEXT_CA_KEY: &str = "ca-next.key";
 pub const OURS: [&str; 5] = [CERTIFICATE, KEY, BUNDLE, CA_KEY, NEXT_CA_KEY];
 
 /// For how long after its end an authority stays in the bundle, in seconds: a clock ahead of its time must not cost it.
-const GRACE: i64 = 30 * 24 * 3600;
+pub(in crate::guard) const GRACE: i64 = 30 * 24 * 3600;
 /// The newest authorities, which stay however long ago they ended: whoever's clock says so may be wrong.
 const NEWEST: usize = 3;
 /// How many authorities stay at most, beside those that are in use: each entry of the configuration repeats them.

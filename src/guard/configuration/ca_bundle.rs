@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 
+use crate::guard::certificates::held::GRACE;
 use crate::telemetry::metrics::GuardMetrics;
 use crate::tls::pair::now;
 use crate::tls::trust::certificates;
@@ -30,8 +31,6 @@ const FOREIGN: Duration = Duration::from_hours(1);
 const MOST: usize = 8;
 /// How many of these stay, whatever replicas serve by: a bundle of a system's roots holds some 150.
 const MOST_STORED: usize = 256;
-/// How long an authority that ended may still be needed, in seconds: the clock may be wrong.
-const GRACE: i64 = 30 * 24 * 3600;
 /// How long the very first bundle of a Secret waits to be used: from then on creates are sent to replicas, and they read the same Secret.
 const HEAD_START: Duration = Duration::from_secs(2);
 

@@ -98,8 +98,7 @@ impl Programmer {
         text: &str,
     ) -> Result<(), ConfigurationError> {
         let stored = entries_of(Some(found));
-        let changed = differences(&stored, target);
-        let changed: Vec<_> = target.iter().filter(|entry| changed.contains(&entry.name)).collect();
+        let changed = changed(&stored, target);
         let mut any = false;
         for &entry in &changed {
             let others: Vec<_> = changed
@@ -143,8 +142,7 @@ impl Programmer {
         text: &str,
     ) -> Result<(), ConfigurationError> {
         let stored = entries_of(Some(found));
-        let names = differences(&stored, target);
-        let mut changed: Vec<_> = target.iter().filter(|entry| names.contains(&entry.name)).collect();
+        let mut changed = changed(&stored, target);
         // What is in force comes before what is new.
         changed.sort_by_key(|entry| stored.iter().all(|other| other.name != entry.name));
         let (mut fits, mut too_many) = (0, changed.len());
@@ -189,6 +187,12 @@ impl Programmer {
             );
         }
     }
+}
+
+/// The entries of the target that are not stored as they are to be.
+fn changed<'a>(stored: &[ValidatingWebhook], target: &'a [ValidatingWebhook]) -> Vec<&'a ValidatingWebhook> {
+    let names = differences(stored, target);
+    target.iter().filter(|entry| names.contains(&entry.name)).collect()
 }
 
 fn fingerprints(entries: &[ValidatingWebhook]) -> Vec<String> {
