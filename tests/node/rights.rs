@@ -33,7 +33,7 @@ spec:
 /// Where what takes long, or a bypass, goes on: the policy is that of namespaces with this label.
 const RARELY: &str = "rarely";
 const GUARDED: &str = "test/guarded";
-/// Its claims are of no more use after five minutes, the shortest time there is.
+/// Its claims are of no more use after five minutes, the shortest time there is. A guard looks at each claim every ten.
 const RARE: &str = "
 apiVersion: deployer-guard.io/v1alpha1
 kind: DeployerPolicy
@@ -81,7 +81,7 @@ fn rare(name: &str, arguments: &[&str]) -> Value {
 async fn deleted(site: &Site) -> anyhow::Result<()> {
     until(
         "the claim of one that ended long ago to be deleted",
-        6 * SOON,
+        16 * SOON,
         async || {
             let left = claims(site).list(&ListParams::default()).await?.items;
             ensure!(left.is_empty(), "{:?}", left.first().map(|claim| &claim.spec));
