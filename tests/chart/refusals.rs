@@ -21,6 +21,41 @@ fn wrong_values_are_refused_by_name() {
             ),
             ("pendingWindow=45", "/pendingWindow"),
             ("guard.leaseDuration=1m", "/guard/leaseDuration"),
+            ("guard.leaseDuration=2s", "guard.leaseDuration"),
+            ("guard.leaseDuration=61s", "guard.leaseDuration"),
+            ("guard.relistPeriod=999ms", "guard.relistPeriod"),
+            ("pendingWindow=34s", "pendingWindow"),
+            ("pendingWindow=5s,apiServerRequestTimeout=5s", "pendingWindow"),
+            ("pendingWindow=34s,apiServerRequestTimeout=1m", "pendingWindow"),
+            ("webhook.drainDelay=25s", "webhook.gracePeriod"),
+            ("webhook.gracePeriod=45s", "terminationGracePeriodSeconds"),
+            (
+                "terminationGracePeriodSeconds=30",
+                "guard.gracePeriod and guard.leaseDuration",
+            ),
+            (
+                "certificates.selfManaged.lifetime=35s",
+                "certificates.selfManaged.lifetime",
+            ),
+            (
+                "certificates.selfManaged.caLifetime=2159h59m",
+                "certificates.selfManaged.caLifetime",
+            ),
+            (
+                "certificates.mode=cert-manager,certificates.certManager.duration=720h",
+                "certificates.certManager.renewBefore",
+            ),
+            (
+                "monitoring.serviceMonitor.enabled=true,monitoring.prometheusRule.enabled=true,certificates.selfManaged.lifetime=504h",
+                "monitoring.prometheusRule.certificateDays",
+            ),
+            ("bindAddress=::", "/bindAddress"),
+            ("bindAddress=localhost", "/bindAddress"),
+            (
+                "policies.extra.Bad_Name.mode=Warn",
+                "policies.extra: no policy can be called \"Bad_Name\"",
+            ),
+            ("certificates.secretName=Bad_Name", "/certificates/secretName"),
             ("image.digest=latest", "/image/digest"),
             ("replicaCount=0", "/replicaCount"),
             ("fullnameOverride=Deployer_Guard", "/fullnameOverride"),
@@ -45,6 +80,29 @@ fn wrong_values_are_refused_by_name() {
             let refusal = template(program, &["--set", flag]).expect_err(flag);
             let pointed = refusal.contains(named) || refusal.contains(&named.trim_start_matches('/').replace('/', "."));
             assert!(pointed, "{program}, {flag}: {refusal}");
+        }
+    }
+}
+
+#[test]
+fn durations_that_just_fit_are_taken() {
+    for program in ["helm", "helm3"] {
+        for flag in [
+            "guard.leaseDuration=3s",
+            "guard.leaseDuration=60s,terminationGracePeriodSeconds=76",
+            "guard.relistPeriod=1s",
+            "pendingWindow=34001ms",
+            "pendingWindow=0.6m",
+            "pendingWindow=5.1s,apiServerRequestTimeout=5s",
+            "webhook.drainDelay=24s999ms",
+            "terminationGracePeriodSeconds=31",
+            "certificates.selfManaged.lifetime=36s,certificates.selfManaged.caLifetime=1m9s",
+            "bindAddress=[::]",
+            "policies.extra.good-name.mode=Warn",
+        ] {
+            if let Err(refusal) = template(program, &["--set", flag]) {
+                panic!("{program}, {flag}: {refusal}");
+            }
         }
     }
 }

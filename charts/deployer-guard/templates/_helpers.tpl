@@ -117,3 +117,14 @@ helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
 {{- end }}
 {{- end -}}
+
+{{/* A duration in milliseconds. */}}
+{{- define "deployer-guard.milliseconds" -}}
+{{- $factors := dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000 -}}
+{{- $all := 0.0 -}}
+{{- range regexFindAll "[0-9]+(\\.[0-9]+)?(ms|s|m|h)" . -1 -}}
+{{- $unit := regexFind "[a-z]+$" . -}}
+{{- $all = addf $all (mulf (trimSuffix $unit .) (get $factors $unit)) -}}
+{{- end -}}
+{{- printf "%.0f" $all -}}
+{{- end -}}
