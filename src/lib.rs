@@ -5,6 +5,7 @@ mod aside;
 pub mod cli;
 pub mod cluster;
 pub mod domain;
+mod flags;
 pub mod guard;
 pub mod observer;
 pub mod statuses;

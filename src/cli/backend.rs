@@ -8,6 +8,7 @@ use rustls::pki_types::ServerName;
 
 use crate::cluster::secrets::host;
 use crate::cluster::webhook_configuration::Backend;
+use crate::flags;
 
 /// Where the API servers find the webhook, on the command line.
 #[derive(Clone, Debug, clap::Args)]
@@ -20,7 +21,8 @@ pub(super) struct BackendArgs {
         long,
         env = "DEPLOYER_GUARD_NAMESPACE",
         value_name = "NAMESPACE",
-        default_value = "deployer-guard"
+        default_value = "deployer-guard",
+        value_parser = flags::name
     )]
     pub(super) namespace: String,
     /// The name of the Service
@@ -28,7 +30,8 @@ pub(super) struct BackendArgs {
         long,
         env = "DEPLOYER_GUARD_SERVICE",
         value_name = "NAME",
-        default_value = "deployer-guard"
+        default_value = "deployer-guard",
+        value_parser = flags::name
     )]
     service: String,
     /// The port of the Service
@@ -36,9 +39,10 @@ pub(super) struct BackendArgs {
         long,
         env = "DEPLOYER_GUARD_SERVICE_PORT",
         value_name = "PORT",
-        default_value = "443"
+        default_value = "443",
+        value_parser = flags::port
     )]
-    service_port: NonZeroU16,
+    service_port: u16,
 }
 
 impl BackendArgs {
@@ -51,7 +55,7 @@ impl BackendArgs {
         Ok(Backend::Service {
             namespace: self.namespace.clone(),
             name: self.service.clone(),
-            port: self.service_port.get().into(),
+            port: self.service_port.into(),
         })
     }
 }
@@ -76,6 +80,7 @@ fn check_url(url: &str) -> anyhow::Result<()> {
         .strip_suffix('/')
         .unwrap_or(rest)
         .parse()
+        .ok()
         .with_context(|| format!("--url {url}: give https://HOST:PORT and no path"))?;
     ensure!(
         !authority.as_str().contains('@'),

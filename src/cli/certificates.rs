@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::ensure;
 
 use super::backend::BackendArgs;
+use crate::flags::written;
 use crate::guard::certificates::plan::Terms;
 use crate::guard::certificates::{INTERVAL, SelfManaged, Settings};
 use crate::webhook::timeout::parse_go_duration;
@@ -22,6 +23,7 @@ pub(super) struct CertificateArgs {
         long,
         env = "DEPLOYER_GUARD_TLS_SECRET",
         value_name = "NAME",
+        value_parser = crate::flags::name,
         conflicts_with = "ca_bundle_file"
     )]
     tls_secret: Option<String>,
@@ -52,7 +54,6 @@ impl CertificateArgs {
         dry_run: bool,
     ) -> anyhow::Result<Option<Settings>> {
         let Some(name) = &self.tls_secret else { return Ok(None) };
-        ensure!(!name.is_empty(), "--tls-secret is empty: give the name of the Secret");
         let self_managed = self.self_managed_tls.then(|| self.self_managed(backend)).transpose()?;
         Ok(Some(Settings {
             namespace: backend.namespace.clone(),
@@ -68,28 +69,36 @@ impl CertificateArgs {
         let (authority, certificate) = (self.ca_lifetime, self.certificate_lifetime);
         ensure!(
             certificate >= SHORTEST,
-            "--certificate-lifetime {certificate:?}: give {SHORTEST:?} or more"
+            "--certificate-lifetime {}: give {} or more",
+            written(certificate),
+            written(SHORTEST)
         );
         ensure!(
             certificate <= authority,
-            "--certificate-lifetime {certificate:?} is more than --ca-lifetime {authority:?}: no certificate outlives its authority"
+            "--certificate-lifetime {} is more than --ca-lifetime {}: no certificate outlives its authority",
+            written(certificate),
+            written(authority)
         );
         // A new authority is waited for by the guard, which looks each second, and then what it issued by the replicas.
         let exchange = self.trust_delay * 2 + INTERVAL * 3;
         ensure!(
             authority / THIRD >= exchange,
-            "--ca-lifetime {authority:?} is too short for --trust-delay {:?}: give {:?} or more, since an authority is exchanged within the \
-             last third of its life, and that takes {exchange:?}",
-            self.trust_delay,
-            exchange * THIRD
+            "--ca-lifetime {} is too short for --trust-delay {}: give {} or more, since an authority is exchanged within the \
+             last third of its life, and that takes {}",
+            written(authority),
+            written(self.trust_delay),
+            written(exchange * THIRD),
+            written(exchange)
         );
         let renewal = self.trust_delay + INTERVAL * 2;
         ensure!(
             certificate / THIRD >= renewal,
-            "--certificate-lifetime {certificate:?} is too short for --trust-delay {:?}: give {:?} or more, since a certificate is renewed \
-             within the last third of its life, and that takes {renewal:?}",
-            self.trust_delay,
-            renewal * THIRD
+            "--certificate-lifetime {} is too short for --trust-delay {}: give {} or more, since a certificate is renewed \
+             within the last third of its life, and that takes {}",
+            written(certificate),
+            written(self.trust_delay),
+            written(renewal * THIRD),
+            written(renewal)
         );
         let seconds = |life: Duration| i64::try_from(life.as_secs()).unwrap_or(i64::MAX);
         Ok(SelfManaged {

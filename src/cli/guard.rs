@@ -14,6 +14,7 @@ use super::kubernetes::KubernetesArgs;
 use super::serve_on_one_thread;
 use super::supervise;
 use super::window::WindowArgs;
+use crate::flags::{self, written};
 use crate::guard::configuration::Settings;
 use crate::guard::configuration::ca_bundle::BundleSource;
 use crate::guard::leadership::lease::LENGTHS;
@@ -44,7 +45,8 @@ pub(super) struct GuardArgs {
         long,
         env = "DEPLOYER_GUARD_CONFIGURATION",
         value_name = "NAME",
-        default_value = "deployer-guard"
+        default_value = "deployer-guard",
+        value_parser = flags::name
     )]
     configuration: String,
     /// The CA bundle (PEM, one or more certificates) by which the API server checks the webhook's certificate; read again
@@ -58,7 +60,8 @@ pub(super) struct GuardArgs {
         long,
         env = "DEPLOYER_GUARD_LEASE",
         value_name = "NAME",
-        default_value = "deployer-guard"
+        default_value = "deployer-guard",
+        value_parser = flags::name
     )]
     lease: String,
     /// How long a Lease that is not renewed keeps others out, in whole seconds from 3s to 60s; the same for all guards
@@ -82,7 +85,8 @@ pub(super) struct GuardArgs {
         long,
         env = "DEPLOYER_GUARD_HEALTH_LISTEN",
         value_name = "ADDRESS",
-        default_value = "0.0.0.0:8081"
+        default_value = "0.0.0.0:8081",
+        value_parser = flags::address
     )]
     health_listen: SocketAddr,
     #[command(flatten)]
@@ -101,14 +105,15 @@ impl GuardArgs {
         let length = self.lease_duration;
         ensure!(
             (LENGTHS.0..=LENGTHS.1).contains(&length) && length.subsec_nanos() == 0,
-            "--lease-duration {length:?}: give whole seconds from {:?} to {:?}",
-            LENGTHS.0,
-            LENGTHS.1
+            "--lease-duration {}: give whole seconds from {} to {}",
+            written(length),
+            written(LENGTHS.0),
+            written(LENGTHS.1)
         );
         ensure!(
             self.relist_period >= Duration::from_secs(1),
-            "--relist-period {:?}: give 1s or more; each one lists and reads everything",
-            self.relist_period
+            "--relist-period {}: give 1s or more; each one lists and reads everything",
+            written(self.relist_period)
         );
         let window = self.window.window()?;
         let instance = self.instance.clone().or_else(|| std::env::var("HOSTNAME").ok());
@@ -252,7 +257,7 @@ mod tests {
             (&["--certificate-lifetime", "9000h"], "--ca-lifetime"),
             (
                 &["--ca-lifetime", "60s", "--certificate-lifetime", "60s"],
-                "--ca-lifetime 60s is too short for --trust-delay 10s: give 69s",
+                "--ca-lifetime 1m is too short for --trust-delay 10s: give 1m9s",
             ),
             (&["--certificate-lifetime", "35s"], "give 36s"),
         ] {

@@ -42,7 +42,8 @@ pub(super) struct WebhookArgs {
         long,
         env = "DEPLOYER_GUARD_NAMESPACE",
         value_name = "NAMESPACE",
-        default_value = "deployer-guard"
+        default_value = "deployer-guard",
+        value_parser = crate::flags::name
     )]
     namespace: String,
     /// The name of the ValidatingWebhookConfiguration, in which is looked up whether a new certificate of the Secret is trusted
@@ -50,7 +51,8 @@ pub(super) struct WebhookArgs {
         long,
         env = "DEPLOYER_GUARD_CONFIGURATION",
         value_name = "NAME",
-        default_value = "deployer-guard"
+        default_value = "deployer-guard",
+        value_parser = crate::flags::name
     )]
     configuration: String,
     #[command(flatten)]

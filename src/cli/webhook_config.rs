@@ -8,6 +8,7 @@ use anyhow::{Context, ensure};
 use super::backend::BackendArgs;
 use super::manifests::{Reader, policies};
 use crate::cluster::webhook_configuration::generate;
+use crate::flags;
 
 /// Options of `webhook-config`.
 #[derive(Clone, Debug, clap::Args)]
@@ -22,8 +23,8 @@ pub(super) struct WebhookConfigArgs {
     #[arg(required = true, value_name = "FILE")]
     policies: Vec<PathBuf>,
     /// The CA bundle (PEM) by which the API server checks the webhook's certificate; without it, its system's roots
-    #[arg(long, env = "DEPLOYER_GUARD_CA_BUNDLE", value_name = "FILE")]
-    ca_bundle: Option<PathBuf>,
+    #[arg(long, env = "DEPLOYER_GUARD_CA_BUNDLE_FILE", value_name = "FILE")]
+    ca_bundle_file: Option<PathBuf>,
     #[command(flatten)]
     backend: BackendArgs,
     /// The name of the configuration
@@ -31,7 +32,8 @@ pub(super) struct WebhookConfigArgs {
         long,
         env = "DEPLOYER_GUARD_CONFIGURATION",
         value_name = "NAME",
-        default_value = "deployer-guard"
+        default_value = "deployer-guard",
+        value_parser = flags::name
     )]
     name: String,
 }
@@ -39,10 +41,10 @@ pub(super) struct WebhookConfigArgs {
 pub(super) fn run(args: &WebhookConfigArgs) -> anyhow::Result<()> {
     let policies = policies(&mut Reader::default(), &args.policies)?;
     let backend = args.backend.backend()?;
-    let ca_bundle = args.ca_bundle.as_ref().map(|file| {
-        let pem = std::fs::read(file).with_context(|| format!("--ca-bundle {} cannot be read", file.display()))?;
+    let ca_bundle = args.ca_bundle_file.as_ref().map(|file| {
+        let pem = std::fs::read(file).with_context(|| format!("--ca-bundle-file {} cannot be read", file.display()))?;
         let is_pem = pem.windows(27).any(|window| window == b"-----BEGIN CERTIFICATE-----");
-        ensure!(is_pem, "--ca-bundle {} holds no PEM certificate", file.display());
+        ensure!(is_pem, "--ca-bundle-file {} holds no PEM certificate", file.display());
         Ok(pem)
     });
     let configuration = generate(

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::ensure;
 
 use crate::domain::pursuit::{CREATE_BOUND, DEFAULT_PENDING_WINDOW, SETTLE, Window};
+use crate::flags::written;
 use crate::webhook::timeout::parse_go_duration;
 
 /// How long an admitted pod that nobody can find is believed to be on its way.
@@ -30,10 +31,12 @@ impl WindowArgs {
             .map_or(CREATE_BOUND, |timeout| timeout.min(CREATE_BOUND));
         ensure!(
             self.pending_window > bound,
-            "--pending-window {:?} is too short: an API server may keep a create for {bound:?}, and a pod that arrives after the \
-             window is a second deployer. Give more than that (default {DEFAULT_PENDING_WINDOW:?}), or --api-server-request-timeout if that of \
+            "--pending-window {} is too short: an API server may keep a create for {}, and a pod that arrives after the \
+             window is a second deployer. Give more than that (default {}), or --api-server-request-timeout if that of \
              all API servers is lower",
-            self.pending_window
+            written(self.pending_window),
+            written(bound),
+            written(DEFAULT_PENDING_WINDOW)
         );
         Ok(Window {
             pending: self.pending_window,

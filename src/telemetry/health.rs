@@ -88,7 +88,8 @@ pub struct HealthArgs {
         long,
         env = "DEPLOYER_GUARD_HEALTH_LISTEN",
         value_name = "ADDRESS",
-        default_value = "0.0.0.0:8080"
+        default_value = "0.0.0.0:8080",
+        value_parser = crate::flags::address
     )]
     pub health_listen: SocketAddr,
 }

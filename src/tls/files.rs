@@ -19,9 +19,12 @@ use crate::telemetry::metrics::Metrics;
 /// Why a certificate and its key cannot be served with.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The flags name no certificate, or only half of a pair.
+    /// The flags name no certificate.
     #[error("where is the serving certificate? Give --tls-cert-file and --tls-key-file, or --tls-secret")]
     Source,
+    /// The flags name one half of a pair. This one names the other.
+    #[error("a certificate is served with its key: give {0}, too")]
+    Half(&'static str),
     /// A file cannot be read.
     #[error("cannot read {}: {source}; {flag} must name a PEM file that this process may read", path.display())]
     Read {

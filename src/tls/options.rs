@@ -21,7 +21,7 @@ pub struct TlsArgs {
     pub tls_reload_interval: Duration,
     /// The name of a Secret in our namespace with the pair (tls.crt, tls.key), in place of files. It is read through the API, and
     /// may still be empty: until it has a pair, nothing is served
-    #[arg(long, env = "DEPLOYER_GUARD_TLS_SECRET", value_name = "NAME",
+    #[arg(long, env = "DEPLOYER_GUARD_TLS_SECRET", value_name = "NAME", value_parser = crate::flags::name,
           conflicts_with_all = ["tls_cert_file", "tls_key_file"])]
     pub tls_secret: Option<String>,
     /// How often the Secret is read
@@ -55,7 +55,9 @@ impl TlsArgs {
                 let files = TlsFiles::load(cert, key)?;
                 Ok(TlsSource::Files(files.reread_every(self.tls_reload_interval)))
             }
-            (None, None, Some(secret)) if !secret.is_empty() => Ok(TlsSource::Secret(secret.clone())),
+            (None, None, Some(secret)) => Ok(TlsSource::Secret(secret.clone())),
+            (Some(_), None, _) => Err(TlsError::Half("--tls-key-file")),
+            (None, Some(_), _) => Err(TlsError::Half("--tls-cert-file")),
             _ => Err(TlsError::Source),
         }
     }
@@ -77,18 +79,15 @@ mod tests {
     fn exactly_one_way_to_a_certificate_is_taken() {
         let load = |flags: &[&str]| Cli::try_parse_from(["test"].iter().chain(flags)).map(|cli| cli.tls.load());
         assert!(matches!(load(&["--tls-secret", "s"]), Ok(Ok(TlsSource::Secret(name))) if name == "s"));
-        for flags in [
-            &[][..],
-            &["--tls-cert-file", "a"],
-            &["--tls-key-file", "b"],
-            &["--tls-secret", ""],
+        for (flags, named) in [
+            (&[][..], "--tls-secret"),
+            (&["--tls-cert-file", "a"], "give --tls-key-file, too"),
+            (&["--tls-key-file", "b"], "give --tls-cert-file, too"),
         ] {
             let refusal = load(flags).unwrap().unwrap_err().to_string();
-            assert!(
-                refusal.contains("--tls-cert-file") && refusal.contains("--tls-secret"),
-                "{refusal}"
-            );
+            assert!(refusal.contains(named), "{refusal}");
         }
+        assert!(load(&["--tls-secret", ""]).is_err());
         let both = ["--tls-secret", "s", "--tls-cert-file", "a", "--tls-key-file", "b"];
         assert!(load(&both).is_err(), "clap says that they exclude each other");
     }

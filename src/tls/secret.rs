@@ -180,7 +180,9 @@ impl TlsSecret {
             Err(Failure::Forbidden(why)) => Err(Problem {
                 content: None,
                 is_unread: false,
-                text: format!("may not be read: {why}; the ServiceAccount needs the rule of deploy/rbac.yaml for it"),
+                text: format!(
+                    "may not be read: {why}; a rule of the ServiceAccount is missing. Apply deploy/rbac.yaml; installed by the chart: helm upgrade"
+                ),
             }),
             Err(why) => Err(Problem {
                 content: None,

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::flags::{address, bytes, written};
 use crate::webhook::timeout::parse_go_duration;
 
 /// Where and within which bounds the webhook serves, on the command line.
@@ -14,7 +15,8 @@ pub struct ServerOptions {
         env = "DEPLOYER_GUARD_LISTEN",
         value_name = "ADDRESS",
         value_delimiter = ',',
-        default_value = "0.0.0.0:8443"
+        default_value = "0.0.0.0:8443",
+        value_parser = address
     )]
     pub listen: Vec<SocketAddr>,
     /// Threads that read requests and write answers
@@ -23,11 +25,11 @@ pub struct ServerOptions {
     pub workers: u16,
     /// The largest body that is read; a larger one is answered with 413
     #[arg(long, env = "DEPLOYER_GUARD_MAX_BODY_BYTES", value_name = "BYTES", default_value = "8388608",
-          value_parser = clap::value_parser!(u32).range(1..))]
+          value_parser = bytes)]
     pub max_body_bytes: u32,
     /// How much memory all bodies together may take; beyond it calls are answered with 503 at once
     #[arg(long, env = "DEPLOYER_GUARD_MAX_BODIES_BYTES", value_name = "BYTES", default_value = "67108864",
-          value_parser = clap::value_parser!(u32).range(1..))]
+          value_parser = bytes)]
     pub max_bodies_bytes: u32,
     /// How many calls are decided at a time; beyond it calls are answered as undecided at once
     #[arg(long, env = "DEPLOYER_GUARD_MAX_CALLS", value_name = "COUNT", default_value = "256",
@@ -61,7 +63,7 @@ pub enum OptionsError {
     },
     /// No time would be left to finish what is under way.
     #[error(
-        "--grace-period {grace:?} leaves no time after --drain-delay {drain:?}; make it longer by what a call may take"
+        "--grace-period {} leaves no time after --drain-delay {}; make it longer by what a call may take", written(*grace), written(*drain)
     )]
     Grace {
         /// The drain delay.

@@ -432,7 +432,7 @@ impl Stage {
         let url = format!("https://{webhook}");
         output(
             &self.program,
-            &["webhook-config", "-", "--url", &url, "--ca-bundle", &ca],
+            &["webhook-config", "-", "--url", &url, "--ca-bundle-file", &ca],
             &list,
         )
         .await
