@@ -119,7 +119,9 @@ impl Enforced {
             Self::NotPermitted(text) => (
                 false,
                 "NotPermitted",
-                format!("{object} may not be read or patched ({text}): a rule of deploy/rbac.yaml is missing."),
+                format!(
+                    "{object} may not be read or patched ({text}): a rule of the ServiceAccount is missing. Apply deploy/rbac.yaml; installed by the chart: helm upgrade."
+                ),
             ),
             Self::CaBundleMissing(why) => (
                 false,
