@@ -4,33 +4,26 @@
 //! serve with its certificates. And it stays as long as replicas may have a reason not to exchange theirs: an entry that does not
 //! trust the new authority, or a serving certificate in the Secret that the new authority did not issue.
 
+mod leaving;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use data_encoding::{BASE64, HEXLOWER};
+use data_encoding::BASE64;
 use rustls::pki_types::CertificateDer;
-use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 
-use crate::guard::certificates::held::GRACE;
+pub use self::leaving::LINGER;
+use self::leaving::{Leaving, not_after};
 use crate::telemetry::metrics::GuardMetrics;
-use crate::tls::pair::now;
 use crate::tls::trust::certificates;
 
 /// How often the file is looked at. Kubelet swaps a symlink, which a watch on the file does not see.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How long an authority stays in the bundle that is no longer in the source.
-pub const LINGER: Duration = Duration::from_mins(5);
-/// How long one stays that never was in the source: replicas that go by another source may serve by it for as long as an upgrade takes.
-const FOREIGN: Duration = Duration::from_hours(1);
-/// How many stay at most, beside those that replicas may still serve by. Those go first that left first.
-const MOST: usize = 8;
-/// How many of these stay, whatever replicas serve by: a bundle of a system's roots holds some 150.
-const MOST_STORED: usize = 256;
 /// How long the very first bundle of a Secret waits to be used: from then on creates are sent to replicas, and they read the same Secret.
 const HEAD_START: Duration = Duration::from_secs(2);
 
@@ -79,7 +72,7 @@ struct Parts {
     /// The last good content of the source.
     source: Vec<CertificateDer<'static>>,
     /// What is trusted beside it.
-    leaving: Vec<Leaving>,
+    leaving: Leaving,
     /// Our entries at the last look or own write. `None`: nobody looked yet.
     stored: Option<Vec<Trusting>>,
     /// Since when the source alone has vouched for the serving certificate beside it.
@@ -88,16 +81,6 @@ struct Parts {
     waits: Option<Instant>,
     /// The last fault of the source that was reported.
     reported: String,
-}
-
-/// An authority that is not in the source, or no longer.
-#[derive(Debug)]
-struct Leaving {
-    certificate: CertificateDer<'static>,
-    /// It never was in the source, as far as this process knows.
-    is_foreign: bool,
-    /// From when on it may go.
-    until: Instant,
 }
 
 /// An entry, and the authorities that it trusts.
@@ -172,8 +155,7 @@ impl CaBundle {
         let published = self.published.load();
         if let Some(found) = bundle.and_then(|bundle| certificates(bundle).ok()) {
             let parts = self.lock();
-            let is_known =
-                |ca| parts.source.contains(ca) || parts.leaving.iter().any(|leaving| leaving.certificate == *ca);
+            let is_known = |ca| parts.source.contains(ca) || parts.leaving.contains(ca);
             if !parts.source.is_empty()
                 && parts.source.iter().all(|ca| found.contains(ca))
                 && found.iter().all(is_known)
@@ -206,20 +188,12 @@ impl CaBundle {
         if vouches {
             parts.vouched.get_or_insert(at);
         }
-        let left = parts.source.iter().filter(|old| !found.contains(old));
-        let left: Vec<_> = left
-            .map(|old| Leaving {
-                certificate: old.clone(),
-                is_foreign: false,
-                until: at + LINGER,
-            })
-            .collect();
-        parts.leaving.retain(|old| !found.contains(&old.certificate));
-        parts.leaving.extend(left);
         if self.published.load().current.is_none() {
             parts.waits = Some(at + HEAD_START);
         }
-        parts.source = found;
+        let before = std::mem::replace(&mut parts.source, found);
+        let Parts { source, leaving, .. } = &mut *parts;
+        leaving.source_became(source, before, at);
         self.settle(&mut parts, at)
     }
 
@@ -274,7 +248,7 @@ impl CaBundle {
             {
                 let asked = !is_news && before.is_some_and(|before| !before.bundle.contains(&certificate));
                 if is_news || asked {
-                    is_asked |= parts.keep(certificate, asked, at);
+                    is_asked |= parts.leaving.keep(certificate, asked, at);
                 }
             }
         }
@@ -309,29 +283,12 @@ impl CaBundle {
     /// Lets go of what has stayed long enough, unless it is still needed; publishes what is left. Gives whether that is new.
     fn settle(&self, parts: &mut Parts, at: Instant) -> bool {
         if self.is_enough(parts, at) {
-            parts.leaving.retain(|leaving| at < leaving.until);
+            parts.leaving.let_go(at);
         }
-        let (stored, now) = (parts.stored.as_deref().unwrap_or_default(), now());
-        // A bundle of a hundred authorities may have been in force, and who knows which of them vouches for what a replica serves with.
-        let is_needed = |leaving: &Leaving| {
-            let ca = &leaving.certificate;
-            stored.iter().any(|entry| entry.bundle.contains(ca)) && not_after(ca).is_some_and(|end| now <= end + GRACE)
-        };
-        let spare = parts.leaving.iter().filter(|leaving| !is_needed(leaving)).count();
-        let surplus = spare.saturating_sub(MOST);
-        let cut = parts
+        let stored = parts.stored.as_deref().unwrap_or_default();
+        parts
             .leaving
-            .extract_if(.., |leaving| !is_needed(leaving))
-            .take(surplus);
-        drop(cut.collect::<Vec<_>>());
-        let surplus = parts.leaving.len().saturating_sub(MOST_STORED);
-        if surplus > 0 {
-            tracing::warn!(
-                surplus,
-                "more authorities than {MOST_STORED} are trusted: those go that came first"
-            );
-            parts.leaving.drain(..surplus);
-        }
+            .trim(|ca| stored.iter().any(|entry| entry.bundle.contains(ca)));
         let waited = parts.waits.take_if(|until| *until <= at).is_some();
         let changed = self.publish(parts) | waited;
         if changed {
@@ -350,9 +307,8 @@ impl CaBundle {
     }
 
     fn publish(&self, parts: &Parts) -> bool {
-        let leaving = parts.leaving.iter().map(|leaving| &leaving.certificate);
         let mut all: Vec<_> = Vec::new();
-        for certificate in parts.source.iter().chain(leaving) {
+        for certificate in parts.source.iter().chain(parts.leaving.certificates()) {
             if !all.contains(&certificate) {
                 all.push(certificate);
             }
@@ -370,48 +326,6 @@ impl CaBundle {
     fn lock(&self) -> MutexGuard<'_, Parts> {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-impl Parts {
-    /// Keeps an authority that an entry holds. Gives whether it was asked for, and is news.
-    fn keep(&mut self, certificate: CertificateDer<'static>, asked: bool, at: Instant) -> bool {
-        let until = at + FOREIGN;
-        match self.leaving.iter_mut().find(|known| known.certificate == certificate) {
-            // What left the source goes when its time has come, unless somebody asks for it.
-            Some(known) if known.is_foreign || asked => {
-                known.until = known.until.max(until);
-                false
-            }
-            Some(_) => false,
-            None => {
-                if asked {
-                    tracing::warn!(
-                        authority = described(&certificate),
-                        "somebody else made an entry trust an authority: another guard that goes by another source, in an upgrade. \
-                         All entries trust it for an hour, and as long as a guard asks for it"
-                    );
-                }
-                self.leaving.push(Leaving {
-                    certificate,
-                    is_foreign: true,
-                    until,
-                });
-                asked
-            }
-        }
-    }
-}
-
-/// The subject of a certificate, and its SHA-256.
-fn described(certificate: &CertificateDer<'_>) -> String {
-    let subject = x509_parser::parse_x509_certificate(certificate).map(|(_, parsed)| parsed.subject().to_string());
-    let print = HEXLOWER.encode(&Sha256::digest(certificate));
-    format!("{} (sha256 {print})", subject.unwrap_or_default())
-}
-
-fn not_after(certificate: &CertificateDer<'_>) -> Option<i64> {
-    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
-    Some(parsed.validity().not_after.timestamp())
 }
 
 /// The certificates in a file, and nothing else of it: a key beside them must not be published.

@@ -1,6 +1,9 @@
 //! What stays in the bundle, and for how long.
 
+use super::leaving::{FOREIGN, MOST};
 use super::*;
+use crate::guard::certificates::held::GRACE;
+use crate::tls::pair::now;
 
 fn certificate() -> (String, String) {
     let issued = rcgen::generate_simple_self_signed(["ca".to_owned()]).unwrap();
