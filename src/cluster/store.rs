@@ -68,6 +68,12 @@ impl From<ReadError> for Failure {
 }
 
 impl ReadError {
+    /// It is there, and is not what it is to be.
+    #[must_use]
+    pub fn is_unreadable(&self) -> bool {
+        matches!(self.why, Failure::Unreadable(_))
+    }
+
     /// No answer came in time.
     #[must_use]
     pub fn timed_out(what: impl Into<String>) -> Self {

@@ -13,7 +13,7 @@ pub mod known;
 mod left_out;
 mod writing;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -121,6 +121,8 @@ struct State {
     /// What was written last: what differs from it was changed by others.
     written: Option<Vec<String>>,
     missing_told: bool,
+    /// Policies that could not be read in the last round.
+    unreadable: BTreeSet<String>,
     joining: Joining,
 }
 
@@ -151,6 +153,7 @@ impl Programmer {
                 in_force: InForce::default(),
                 written: None,
                 missing_told: false,
+                unreadable: BTreeSet::new(),
                 joining: Joining::default(),
             }),
         }
@@ -265,7 +268,8 @@ impl Programmer {
         }
         for _ in 0..CONFLICTS {
             let Some(found) = &stored else { break };
-            let differing = differences(&entries_of(Some(found)), &self.wanted(&state));
+            let entries = entries_of(Some(found));
+            let differing = differences(&entries, &self.wanted(&state, &entries));
             if differing.is_empty() || !self.leads.leads() {
                 break;
             }
@@ -275,9 +279,9 @@ impl Programmer {
             }
             judged = self.judge(&mut state).await?;
             self.look(&mut state, &judged, stored.as_ref());
-            let wanted = self.wanted(&state);
-            let target = state.left_out.without(&wanted, &entries_of(Some(found)));
-            if differences(&entries_of(Some(found)), &target).is_empty() {
+            let wanted = self.wanted(&state, &entries);
+            let target = state.left_out.without(&wanted, &entries);
+            if differences(&entries, &target).is_empty() {
                 break;
             }
             let written = self.write(&mut state, found, &wanted).await;
@@ -313,7 +317,7 @@ impl Programmer {
         let lacks = self.join(&mut state.joining, stored.as_ref()).await;
         let settled = stored.is_none_or(|stored| {
             let stored = entries_of(Some(&stored));
-            let wanted = self.wanted(&state);
+            let wanted = self.wanted(&state, &stored);
             !self.leads.leads() || differences(&stored, &state.left_out.without(&wanted, &stored)).is_empty()
         });
         if !settled && !self.settings.dry_run {
@@ -395,7 +399,7 @@ impl Programmer {
     }
 
     /// The entries that are to stand in place of what was looked at: the one that judges policies first.
-    fn wanted(&self, state: &State) -> Vec<ValidatingWebhook> {
+    fn wanted(&self, state: &State, stored: &[ValidatingWebhook]) -> Vec<ValidatingWebhook> {
         let bundle = self.ca_bundle.current();
         let Settings {
             backend,
@@ -405,7 +409,11 @@ impl Programmer {
         } = &self.settings;
         let alone = generate(&[], backend, bundle.as_deref(), own_namespace, name);
         let first = alone.webhooks.into_iter().flatten().take(1);
-        first.chain(state.in_force.targets(&self.board)).collect()
+        let unreadable = left_out::of_unreadable(stored, &self.known.unreadable(), bundle.as_deref());
+        first
+            .chain(state.in_force.targets(&self.board))
+            .chain(unreadable)
+            .collect()
     }
 
     /// Leaves on the board, and tells others, how the policies stand.
@@ -447,7 +455,17 @@ impl Programmer {
             .values()
             .filter(|standing| standing.enforced != Enforced::Stored);
         let missing = stored.is_none() && unreadable.is_none();
-        self.metrics.enforced(missing, not_enforced.count());
+        let unreadable = self.known.unreadable();
+        self.metrics.enforced(missing, not_enforced.count() + unreadable.len());
+        if state.unreadable != unreadable {
+            if !unreadable.is_empty() {
+                tracing::error!(
+                    policies = ?unreadable,
+                    "policies cannot be read: what is stored of their entries stays. Was one written for a newer version?"
+                );
+            }
+            state.unreadable = unreadable;
+        }
         if missing && !state.missing_told {
             tracing::error!(
                 configuration = self.settings.name,

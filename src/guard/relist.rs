@@ -118,8 +118,12 @@ impl<S: Upkeep> Relist<S> {
         let mut found = 0;
         for claim in missed.iter().filter(|claim| missed_still.contains(claim)) {
             let read = self.store.claim(&claim.namespace, &claim.name);
-            let Some(read) = read_within("a claim", read).await? else {
-                continue;
+            let read = match read_within("a claim", read).await {
+                Ok(Some(read)) => read,
+                Ok(None) => continue,
+                // The watch passes it over, too, and has said so.
+                Err(why) if why.is_unreadable() => continue,
+                Err(why) => return Err(why),
             };
             if !self.lookout.claims().is_shown(&read) {
                 found += 1;

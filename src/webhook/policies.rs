@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::{StreamExt, pin_mut};
+use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
@@ -115,7 +116,7 @@ impl<S: Store> Policies<S> {
 
     /// Keeps the known policies up to date, for ever. `complete` holds from the first full list on.
     pub async fn watch(self: Arc<Self>, client: Client, complete: Condition) {
-        let api: Api<DeployerPolicy> = Api::all(client);
+        let api: Api<DeserializeGuard<DeployerPolicy>> = Api::all(client);
         let events = watcher(api, watcher::Config::default()).default_backoff();
         pin_mut!(events);
         let mut listed = HashMap::new();
@@ -124,7 +125,7 @@ impl<S: Store> Policies<S> {
                 Ok(Event::Init) => listed = HashMap::new(),
                 Ok(Event::InitApply(policy)) => {
                     let name = policy.name_any();
-                    listed.insert(name, self.compiled(policy).await);
+                    listed.extend(self.heard(policy).await.map(|known| (name, known)));
                 }
                 Ok(Event::InitDone) => {
                     *self.lock() = std::mem::take(&mut listed);
@@ -132,8 +133,8 @@ impl<S: Store> Policies<S> {
                 }
                 Ok(Event::Apply(policy)) => {
                     let name = policy.name_any();
-                    let version = self.compiled(policy).await;
-                    self.lock().insert(name, version);
+                    let known = self.heard(policy).await;
+                    self.lock().extend(known.map(|known| (name, known)));
                 }
                 Ok(Event::Delete(policy)) => {
                     self.lock().remove(&policy.name_any());
@@ -141,6 +142,19 @@ impl<S: Store> Policies<S> {
                 Err(error) => {
                     tracing::warn!(error = %error, "the policies cannot be watched; trying again. What a URL names newer than what is known is read live");
                 }
+            }
+        }
+    }
+
+    /// The version of a policy that a watch showed. One that cannot be read harms no other: the last version that could be stays, and a
+    /// call that asks for a newer one reads it live, and is not decided.
+    async fn heard(&self, found: DeserializeGuard<DeployerPolicy>) -> Option<Arc<Known>> {
+        let name = found.name_any();
+        match found.0 {
+            Ok(policy) => Some(self.compiled(policy).await),
+            Err(why) => {
+                tracing::error!(policy = name, %why, "a policy cannot be read");
+                self.last_known(&name)
             }
         }
     }

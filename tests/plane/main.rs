@@ -32,3 +32,4 @@ mod site;
 mod stock;
 mod storm;
 mod uninstall;
+mod unreadable;

@@ -1,12 +1,13 @@
 //! The real cluster behind [`Upkeep`].
 
 use std::fmt::Debug;
+use std::future::ready;
 
 use async_trait::async_trait;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
-use kube::core::DynamicObject;
+use kube::core::{DeserializeGuard, DynamicObject};
 use kube::discovery::Scope;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Config, Event, watcher};
@@ -68,6 +69,32 @@ impl LiveStore {
             })
             .boxed()
     }
+}
+
+/// A watch without the objects that cannot be read as what they are to be: one that an older version stored, or a newer one, is not to
+/// end the watch of all others.
+fn readable<K>(events: Watch<DeserializeGuard<K>>, kind: &'static str) -> Watch<K>
+where
+    K: Resource + Send + 'static,
+{
+    let read = move |object: DeserializeGuard<K>| {
+        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+        let unreadable =
+            |why| tracing::error!(kind, namespace, name, %why, "an object cannot be read, and is passed over");
+        object.0.map_err(unreadable).ok()
+    };
+    let events = events.filter_map(move |event| {
+        let event = match event {
+            Ok(Event::Apply(object)) => read(object).map(Event::Apply).map(Ok),
+            Ok(Event::InitApply(object)) => read(object).map(Event::InitApply).map(Ok),
+            Ok(Event::Delete(object)) => read(object).map(Event::Delete).map(Ok),
+            Ok(Event::Init) => Some(Ok(Event::Init)),
+            Ok(Event::InitDone) => Some(Ok(Event::InitDone)),
+            Err(why) => Some(Err(why)),
+        };
+        ready(event)
+    });
+    events.boxed()
 }
 
 fn listed<K: Resource>(object: &K) -> Listed {
@@ -152,7 +179,8 @@ impl Upkeep for LiveStore {
     }
 
     fn watch_claims(&self) -> Watch<DeployerClaim> {
-        self.follow(Api::all(self.client.clone()), Config::default(), PAGE, "deployerclaim")
+        let events = self.follow(Api::all(self.client.clone()), Config::default(), PAGE, "deployerclaim");
+        readable(events, "DeployerClaim")
     }
 
     fn watch_pods(&self, label_selector: &str) -> Watch<Value> {
@@ -162,7 +190,8 @@ impl Upkeep for LiveStore {
     }
 
     fn watch_policies(&self) -> Watch<DeployerPolicy> {
-        self.follow(Api::all(self.client.clone()), Config::default(), PAGE, "deployerpolicy")
+        let events = self.follow(Api::all(self.client.clone()), Config::default(), PAGE, "deployerpolicy");
+        readable(events, "DeployerPolicy")
     }
 }
 

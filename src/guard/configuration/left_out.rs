@@ -1,12 +1,13 @@
 //! Entries that the API server does not take: remembered, so that they are not tried again and again.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
+use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhook;
 use tokio::time::Instant;
 
-use super::entries::fingerprint;
+use super::entries::{fingerprint, policy_of};
 use crate::cluster::webhook_configuration::unstocked;
 
 /// After how long one is tried again although it has not changed: the API server may have.
@@ -100,10 +101,23 @@ pub(super) fn keeping_stored(
     wanted.iter().filter_map(kept).collect()
 }
 
+/// The entries of policies that cannot be read: they stay as they are stored, with the CA bundle of now.
+pub(super) fn of_unreadable(
+    stored: &[ValidatingWebhook],
+    unreadable: &BTreeSet<String>,
+    bundle: Option<&[u8]>,
+) -> Vec<ValidatingWebhook> {
+    let of_them = |entry: &&ValidatingWebhook| policy_of(&entry.name).is_some_and(|name| unreadable.contains(name));
+    let kept = |entry: &ValidatingWebhook| {
+        let mut kept = unstocked(entry);
+        kept.client_config.ca_bundle = bundle.map(|bundle| ByteString(bundle.to_vec()));
+        kept
+    };
+    stored.iter().filter(of_them).map(kept).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::ByteString;
-
     use super::*;
 
     fn entry(name: &str, timeout: i32) -> ValidatingWebhook {
@@ -180,5 +194,17 @@ mod tests {
         let stored = [small.clone()];
         assert_eq!(left_out.without(&[small.clone(), large.clone()], &stored), stored);
         assert_eq!(left_out.without(std::slice::from_ref(&large), &stored), [large]);
+    }
+
+    #[test]
+    fn the_entry_of_a_policy_that_cannot_be_read_stays_with_the_bundle_of_now_and_without_the_word() {
+        let mut stored = entry("strange", 1);
+        stored.client_config.url = Some("https://webhook.example/admit/strange/uid/1/stocked".into());
+        stored.client_config.ca_bundle = Some(ByteString(b"old".to_vec()));
+        let unreadable = BTreeSet::from(["strange".to_owned(), "never-stored".to_owned()]);
+        let kept = of_unreadable(&[stored.clone(), entry("good", 1)], &unreadable, Some(b"new"));
+        stored.client_config.url = Some("https://webhook.example/admit/strange/uid/1".into());
+        stored.client_config.ca_bundle = Some(ByteString(b"new".to_vec()));
+        assert_eq!(kept, [stored]);
     }
 }
