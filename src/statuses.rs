@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher, RandomState};
+use std::pin::pin;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -28,6 +29,8 @@ const MAX_CLAIMS: usize = 4096;
 const AT_A_TIME: usize = 4;
 /// Longest time that a write may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time that the last writes get, twice: for those under way, and for what came in since.
+const LAST: Duration = Duration::from_secs(2);
 /// Periods over which a write is tried again.
 const MAX_TRIES: u32 = 30;
 
@@ -80,7 +83,12 @@ impl Statuses {
 
     /// The claim's spec was written: its phase may have changed. Waits for nothing.
     pub fn changed(&self, claim: &DeployerClaim) {
-        self.note(&claim.namespace().unwrap_or_default(), &claim.name_any(), |_| {});
+        self.lags(&claim.namespace().unwrap_or_default(), &claim.name_any());
+    }
+
+    /// The phase of a claim is not that of its spec, as far as is known: who was to write it may have ended. Waits for nothing.
+    pub fn lags(&self, namespace: &str, claim: &str) {
+        self.note(namespace, claim, |_| {});
     }
 
     /// A deployer was refused for the key of this claim. Waits for nothing.
@@ -116,17 +124,33 @@ impl Statuses {
         add(&mut due.unwritten);
     }
 
-    /// Writes what came in, once a second, for ever.
-    pub async fn run(self: Arc<Self>) {
+    /// Writes what came in, once a second, until `stop`; then what is there still, for a moment.
+    pub async fn run(self: Arc<Self>, stop: impl Future<Output = ()> + Send) {
+        let mut stop = pin!(stop);
         let mut ticks = interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            ticks.tick().await;
-            let due = std::mem::take(&mut *self.lock());
-            stream::iter(due)
-                .for_each_concurrent(AT_A_TIME, |(place, due)| async { self.settle(place, due).await })
-                .await;
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = &mut stop => break,
+            }
+            let mut writing = pin!(self.write_all());
+            tokio::select! {
+                () = &mut writing => {}
+                () = &mut stop => {
+                    let _too_late = timeout(LAST, writing).await;
+                    break;
+                }
+            }
         }
+        let _too_late = timeout(LAST, self.write_all()).await;
+    }
+
+    async fn write_all(&self) {
+        let due = std::mem::take(&mut *self.lock());
+        stream::iter(due)
+            .for_each_concurrent(AT_A_TIME, |(place, due)| async { self.settle(place, due).await })
+            .await;
     }
 
     async fn settle(&self, place: Place, mut due: Due) {

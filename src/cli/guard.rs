@@ -76,7 +76,8 @@ pub(super) struct GuardArgs {
     /// Write nothing but Events; log what would be done. Takes no part in the election, so it may run beside others
     #[arg(long, env = "DEPLOYER_GUARD_DRY_RUN")]
     dry_run: bool,
-    /// How long writes that are under way may take at the end; keep it below terminationGracePeriodSeconds
+    /// How long writes that are under way may take at the end; keep it, the lease duration and 5s for the last Events together below
+    /// terminationGracePeriodSeconds
     #[arg(long, env = "DEPLOYER_GUARD_GRACE_PERIOD", value_name = "DURATION", default_value = "15s",
           value_parser = parse_go_duration)]
     grace_period: Duration,

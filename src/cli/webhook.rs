@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use futures::future::join;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::kubernetes::KubernetesArgs;
 use super::serve_to_the_end;
 use super::window::WindowArgs;
 use crate::cluster::configurations::Configurations;
-use crate::cluster::events::{Events, Publisher};
+use crate::cluster::events::{Events, Publisher, RECORDING};
 use crate::cluster::live::LiveStore;
 use crate::cluster::secrets::{CertificateReads, Secrets};
 use crate::observer::Observer;
@@ -107,9 +110,11 @@ async fn serve(args: WebhookArgs) -> anyhow::Result<()> {
         .or_else(|| std::env::var("HOSTNAME").ok())
         .unwrap_or_else(|| "unnamed".into());
     let (events, notices) = Events::new(Arc::clone(&metrics));
-    tokio::spawn(Publisher::new(notices, client, instance, Arc::clone(&metrics)).run());
+    let served = CancellationToken::new();
+    let publisher = Publisher::new(notices, client, instance, Arc::clone(&metrics));
+    let publishing = tokio::spawn(publisher.run(served.clone().cancelled_owned()));
     let statuses = Arc::new(Statuses::new(Arc::<LiveStore>::clone(&store), Arc::clone(&metrics)));
-    tokio::spawn(Arc::clone(&statuses).run());
+    let writing = tokio::spawn(Arc::clone(&statuses).run(served.clone().cancelled_owned()));
     let observer = Observer::new(Arc::clone(&store), window, Arc::clone(&metrics)).telling(Arc::clone(&statuses));
     let observer = Arc::new(observer);
     let desks = Arc::new(Desks::new(Arc::clone(&store), observer));
@@ -130,6 +135,11 @@ async fn serve(args: WebhookArgs) -> anyhow::Result<()> {
             bail!("the health port is no longer served");
         }
         ended = watching => bail!("the watch of policies ended: {ended:?}"),
+    }
+    // What was refused in the last second is still to be recorded.
+    served.cancel();
+    if timeout(RECORDING, join(publishing, writing)).await.is_err() {
+        tracing::warn!("ended with records still to be written");
     }
     Ok(())
 }

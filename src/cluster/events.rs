@@ -4,6 +4,7 @@
 mod recorder;
 
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ use self::recorder::Recorder;
 use crate::domain::answer::truncate;
 use crate::telemetry::metrics::{EventResult, Metrics};
 
+/// How long the last records of a process that ends may take.
+pub const RECORDING: Duration = Duration::from_secs(5);
 /// Longest time that publishing one may take: an API server that hangs must not stop the others.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Events that may wait. Beyond that they are dropped: no answer waits for a record.
@@ -127,9 +130,19 @@ impl Publisher {
         }
     }
 
-    /// Publishes until every [`Events`] is gone.
-    pub async fn run(mut self) {
-        while let Some(mut notice) = self.queue.recv().await {
+    /// Publishes until every [`Events`] is gone, or until `stop` and nothing waits any more.
+    pub async fn run(mut self, stop: impl Future<Output = ()> + Send) {
+        let mut stop = pin!(stop.fuse());
+        loop {
+            let next = tokio::select! {
+                biased;
+                next = self.queue.recv() => next,
+                () = &mut stop => {
+                    self.queue.close();
+                    continue;
+                }
+            };
+            let Some(mut notice) = next else { return };
             truncate(&mut notice.note, MAX_NOTE);
             for regarding in &notice.regarding {
                 // What waits for a namespace that ends is not asked for one by one.

@@ -10,6 +10,7 @@ use super::facts::Facts;
 use super::spot::Spot;
 use crate::api::DeployerClaim;
 use crate::cluster::upkeep::Listed;
+use crate::domain::claim_status::phase;
 
 /// Namespace and name.
 type Id = (Arc<str>, Arc<str>);
@@ -25,6 +26,8 @@ struct ClaimView {
     rejections: i64,
     /// The uids of the owners that wait.
     waiting: Vec<Box<str>>,
+    /// Its status says another phase than its spec, or none.
+    lags: bool,
     /// Since when its spec is seen as it is, on the guard's monotonic clock.
     unchanged_since: Duration,
 }
@@ -89,6 +92,7 @@ impl Claims {
                 .flat_map(|status| &status.waiting)
                 .map(|owner| owner.uid.as_str().into())
                 .collect(),
+            lags: status.and_then(|status| status.phase) != Some(phase(&claim.spec)),
             unchanged_since: now,
         };
         let spot = view.spot(&id);
@@ -103,6 +107,13 @@ impl Claims {
             view.unchanged_since = before.unchanged_since;
         }
         (!same_spec || before.waiting != view.waiting).then_some(spot)
+    }
+
+    /// Claims whose status has not told their phase for this long.
+    pub(super) fn lagging(&self, now: Duration, settled: Duration) -> Vec<Id> {
+        let lags = |view: &ClaimView| view.lags && now.saturating_sub(view.unchanged_since) >= settled;
+        let lagging = self.known.iter().filter(|(_, view)| lags(view));
+        lagging.map(|(id, _)| id.clone()).collect()
     }
 
     /// Since when the spec of this very claim is seen as it is. `None` if it was not seen like this.

@@ -19,12 +19,15 @@ use super::stock::Stock;
 use crate::api::policy::PolicyCounts;
 use crate::cluster::upkeep::Upkeep;
 use crate::domain::leftovers::Finding;
+use crate::statuses::Statuses;
 use crate::telemetry::metrics::Metrics;
 
 /// How often it is asked whether this guard leads.
 const LEADERSHIP: Duration = Duration::from_millis(500);
 /// How often counts are noted.
 const COUNTS: Duration = Duration::from_secs(5);
+/// For how long a claim's phase may lag behind its spec until its status is written: who changed the one writes the other within a second.
+const SETTLED: Duration = Duration::from_secs(5);
 /// Claims are listed in place of the pods this often: what a lost event of a claim hides is found by its pod, too.
 const CLAIMS_EVERY: u64 = 10;
 
@@ -38,6 +41,8 @@ pub(super) struct Duty<S> {
     pub(super) stock: Arc<Stock>,
     pub(super) relist: Arc<Relist<S>>,
     pub(super) namespaces: Namespaces<S>,
+    /// `None` in a dry run.
+    pub(super) statuses: Option<Arc<Statuses>>,
     pub(super) metrics: Arc<Metrics>,
     /// How often a policy's pods are listed.
     pub(super) period: Duration,
@@ -154,6 +159,12 @@ impl<S: Upkeep> Duty<S> {
             self.lookout.sweep();
             if !self.leads.leads() {
                 continue;
+            }
+            if let Some(statuses) = &self.statuses {
+                let now = self.lookout.now();
+                for (namespace, claim) in self.lookout.claims().lagging(now, SETTLED) {
+                    statuses.lags(&namespace, &claim);
+                }
             }
             if claims {
                 if let Err(error) = self.relist.claims().await {

@@ -175,6 +175,7 @@ impl<S: Upkeep> Reconciler<S> {
             stock,
             relist,
             namespaces: Namespaces::new(Arc::clone(&store), options.own_namespace),
+            statuses: (!options.dry_run).then(|| Arc::clone(&statuses)),
             metrics: Arc::clone(&metrics),
             period: options.relist,
             elected: Notify::new(),
@@ -217,8 +218,10 @@ impl<S: Upkeep> Rooms<S> {
         };
         self.examine(&mut loops);
         self.watch(&mut loops);
-        let statuses = self.statuses;
-        loops.tend("statuses", Ending::Abort, move || Arc::clone(&statuses).run());
+        let (statuses, stopped) = (self.statuses, stop.clone());
+        loops.tend("statuses", Ending::Wait, move || {
+            Arc::clone(&statuses).run(stopped.clone().cancelled_owned())
+        });
         loops.on(&self.taker, "stock", |taker| async move { taker.run().await });
         loops.on(&self.duty, "leadership", |duty| async move {
             duty.follow_leadership().await;

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::board::{Board, Leads};
 use super::certificates::{self, Certificates};
@@ -14,7 +16,7 @@ use super::leadership::{Leadership, LeaseParams};
 use super::policy_status::StatusWriter;
 use super::reconciler::{self, Reconciler};
 use super::tasks::Tasks;
-use crate::cluster::events::{Events, Publisher};
+use crate::cluster::events::{Events, Publisher, RECORDING};
 use crate::cluster::live::LiveStore;
 use crate::cluster::policy_statuses::PolicyStatuses;
 use crate::domain::pursuit::Window;
@@ -124,7 +126,9 @@ pub async fn run(
     };
     let (events, notices) = Events::new(Arc::clone(&metrics));
     let publisher = Publisher::new(notices, client.clone(), options.instance, Arc::clone(&metrics));
-    tokio::spawn(publisher.reporting_as(CONTROLLER).run());
+    let done = CancellationToken::new();
+    let publisher = publisher.reporting_as(CONTROLLER);
+    let publishing = tokio::spawn(publisher.run(done.clone().cancelled_owned()));
     if let Some(settings) = options.certificates {
         tend_certificates(&mut work, &client, settings, &shared, &events);
     }
@@ -138,6 +142,10 @@ pub async fn run(
     if ended == Ended::Finished && !dry_run {
         election.end(options.lease.length).await;
         leadership.release().await;
+    }
+    done.cancel();
+    if timeout(RECORDING, publishing).await.is_err() {
+        tracing::warn!("ended with Events still to be published");
     }
     Ok(ended)
 }

@@ -39,7 +39,8 @@ pub struct ServerOptions {
     #[arg(long, env = "DEPLOYER_GUARD_DRAIN_DELAY", value_name = "DURATION", default_value = "5s",
           value_parser = parse_go_duration)]
     pub drain_delay: Duration,
-    /// How long the end may take in all, drain delay included; keep it below terminationGracePeriodSeconds
+    /// How long the end may take in all, drain delay included, but for 5s at most in which the last refusals are recorded; keep both
+    /// below terminationGracePeriodSeconds
     #[arg(long, env = "DEPLOYER_GUARD_GRACE_PERIOD", value_name = "DURATION", default_value = "25s",
           value_parser = parse_go_duration)]
     pub grace_period: Duration,

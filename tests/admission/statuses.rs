@@ -1,5 +1,6 @@
 //! The status of claims, written in the background.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use deployer_guard::cluster::store::{Failure, Store};
 use deployer_guard::statuses::Statuses;
 use deployer_guard::telemetry::metrics::Metrics;
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::faulty::{Fault, FaultyStore, Op};
 use crate::world::{OPENSHIFT, Replica, deployer, openshift};
@@ -23,7 +24,7 @@ impl Scene {
     fn begin() -> Self {
         let (store, metrics) = (Arc::new(FaultyStore::default()), Arc::new(Metrics::new()));
         let statuses = Arc::new(Statuses::new(Arc::<FaultyStore>::clone(&store), Arc::clone(&metrics)));
-        tokio::spawn(Arc::clone(&statuses).run());
+        tokio::spawn(Arc::clone(&statuses).run(pending()));
         Self {
             store,
             metrics,
@@ -51,6 +52,49 @@ impl Scene {
 
 async fn periods(count: u32) {
     sleep(Duration::from_millis(1100) * count).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_came_in_before_the_end_is_written() {
+    let (store, metrics) = (Arc::new(FaultyStore::default()), Arc::new(Metrics::new()));
+    let made = store.create_claim("shop", "cfg", DeployerClaimSpec::default()).await;
+    made.unwrap();
+    let statuses = Arc::new(Statuses::new(Arc::<FaultyStore>::clone(&store), metrics));
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(Arc::clone(&statuses).run(async move {
+        let _ = ended.await;
+    }));
+    periods(1).await;
+    let scene = Scene {
+        store,
+        metrics: Arc::new(Metrics::new()),
+        statuses,
+    };
+    scene.refuse(2);
+    let begun = Instant::now();
+    end.send(()).unwrap();
+    running.await.unwrap();
+    let status = scene.claim().await.status.unwrap();
+    assert_eq!(status.rejections.unwrap().count, 2);
+    assert!(
+        begun.elapsed() < Duration::from_millis(100),
+        "without waiting for a second to pass"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_waits_for_no_store_that_hangs() {
+    let (store, metrics) = (Arc::new(FaultyStore::default()), Arc::new(Metrics::new()));
+    store
+        .create_claim("shop", "cfg", DeployerClaimSpec::default())
+        .await
+        .unwrap();
+    store.plan(Op::Claim, 100, Fault::Hold(crate::faulty::Gate::shut()));
+    let statuses = Arc::new(Statuses::new(Arc::<FaultyStore>::clone(&store), metrics));
+    statuses.lags("shop", "cfg");
+    let begun = Instant::now();
+    Arc::clone(&statuses).run(sleep(Duration::from_secs(1))).await;
+    assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -201,7 +245,7 @@ async fn kept_out(wake: &str, mode: &str) -> Replica {
     policy["spec"]["owner"]["wake"] = wake.into();
     policy["metadata"]["generation"] = 2.into();
     replica.learn(policy);
-    tokio::spawn(Arc::clone(&replica.statuses).run());
+    tokio::spawn(Arc::clone(&replica.statuses).run(pending()));
     (1..=3).for_each(|version| replica.rollout(version, "New"));
     replica.run(OPENSHIFT, &deployer(2, "u2")).await;
     for (version, uid) in [(3, "u3"), (1, "u1"), (3, "u4")] {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use deployer_guard::api::claim::Phase;
 use kube::ResourceExt;
 use tokio::time::sleep;
 
@@ -56,6 +57,19 @@ async fn a_claim_that_the_watch_did_not_show_is_found_by_a_list() {
     assert_eq!(claim(&store, "shop").unwrap().spec.holder, None);
 }
 
+/// Who changes a claim writes its phase a second later, or ends before that.
+#[tokio::test(start_paused = true)]
+async fn a_phase_that_nobody_wrote_is_put_right() {
+    let store = store();
+    let first = bound(runner("a", "shop", 1));
+    store.memory.put(first.clone());
+    held(&store, "shop", &first).await;
+    let _guard = Guard::start(&store);
+    sleep(Duration::from_secs(130)).await;
+    let status = claim(&store, "shop").unwrap().status;
+    assert_eq!(status.and_then(|status| status.phase), Some(Phase::Held));
+}
+
 /// A list may be from five minutes ago: it only tells where to look.
 #[tokio::test(start_paused = true)]
 async fn a_list_that_shows_none_of_what_is_there_frees_and_deletes_nothing() {
@@ -91,7 +105,8 @@ async fn at_rest_there_is_one_list_a_minute_and_few_reads() {
         held(&store, name, &pod).await;
     }
     let guard = Guard::start(&store);
-    sleep(Duration::from_mins(1)).await;
+    // In the first minutes the phases are written, which these claims lack.
+    sleep(Duration::from_mins(3)).await;
     let count = || {
         let lists = store.calls(Op::ListPods).len() + store.calls(Op::ListClaims).len();
         (lists, store.calls(Op::Claim).len(), store.writes().len())

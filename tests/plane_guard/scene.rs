@@ -1,5 +1,6 @@
 //! One stage with one guard that leads, and namespaces with a policy each.
 
+use std::future::pending;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -76,7 +77,7 @@ async fn start() -> anyhow::Result<Guarded> {
     let store = Arc::new(LiveStore::new(client.clone(), Arc::clone(&metrics)));
     let (events, notices) = Events::new(Arc::clone(&metrics));
     let publisher = Publisher::new(notices, client, "guard-0".into(), Arc::clone(&metrics));
-    tokio::spawn(publisher.reporting_as("deployer-guard.io/guard").run());
+    tokio::spawn(publisher.reporting_as("deployer-guard.io/guard").run(pending()));
     let options = Options {
         window: Window {
             pending: Duration::from_secs(3),
