@@ -28,10 +28,10 @@ fn wrong_values_are_refused_by_name() {
             ("pendingWindow=5s,apiServerRequestTimeout=5s", "pendingWindow"),
             ("pendingWindow=34s,apiServerRequestTimeout=1m", "pendingWindow"),
             ("webhook.drainDelay=25s", "webhook.gracePeriod"),
-            ("webhook.gracePeriod=45s", "terminationGracePeriodSeconds"),
+            ("webhook.gracePeriod=40s", "terminationGracePeriodSeconds"),
             (
-                "terminationGracePeriodSeconds=30",
-                "guard.gracePeriod and guard.leaseDuration",
+                "webhook.gracePeriod=20s,terminationGracePeriodSeconds=35",
+                "guard.gracePeriod, guard.leaseDuration",
             ),
             (
                 "certificates.selfManaged.lifetime=35s",
@@ -89,13 +89,13 @@ fn durations_that_just_fit_are_taken() {
     for program in ["helm", "helm3"] {
         for flag in [
             "guard.leaseDuration=3s",
-            "guard.leaseDuration=60s,terminationGracePeriodSeconds=76",
+            "guard.leaseDuration=60s,terminationGracePeriodSeconds=81",
             "guard.relistPeriod=1s",
             "pendingWindow=34001ms",
             "pendingWindow=0.6m",
             "pendingWindow=5.1s,apiServerRequestTimeout=5s",
             "webhook.drainDelay=24s999ms",
-            "terminationGracePeriodSeconds=31",
+            "terminationGracePeriodSeconds=36",
             "certificates.selfManaged.lifetime=36s,certificates.selfManaged.caLifetime=1m9s",
             "bindAddress=[::]",
             "policies.extra.good-name.mode=Warn",

@@ -2,6 +2,7 @@
 
 mod claims;
 mod crowd;
+mod ending;
 mod events;
 mod flood;
 mod logs;
