@@ -5,7 +5,7 @@
 #   build.sh                  the control plane: etcd, kube-apiserver, kube-controller-manager, kubectl
 #   build.sh node             that and a real node (needs root, Linux, and Debian's packages, which it installs if they are missing)
 #   build.sh image            what an image is built with (the same about root)
-#   build.sh PROGRAM...       only these, such as helm, helm3, helm-docs
+#   build.sh PROGRAM...       only these, such as helm, helm3, helm-docs, crds.yaml (the definitions of kinds of others; nothing is compiled)
 #   build.sh --is-there ...   builds and installs nothing, and fails if something is missing
 # DEPLOYER_GUARD_CACHE moves the cache (default: ${XDG_CACHE_HOME:-~/.cache}/deployer-guard).
 set -euo pipefail
@@ -14,7 +14,7 @@ cache=${DEPLOYER_GUARD_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/deployer-guard}
 go_needed=1.26
 
 control=(etcd kube-apiserver kube-controller-manager kubectl)
-node=(kube-scheduler kubelet kube-proxy helm helm3 reach pause.tar deployer.tar)
+node=(kube-scheduler kubelet kube-proxy helm helm3 cert-manager crds.yaml reach pause.tar deployer.tar)
 # The command that shows that a package is there, and Debian's name of the package.
 runtime=(containerd:containerd runc:runc nft:nftables iptables:iptables conntrack:conntrack ip:iproute2
   /usr/lib/cni/bridge:containernetworking-plugins)
@@ -39,6 +39,8 @@ bin=$cache/bin/$(cat "$here"/{etcd,kube}/go.{mod,sum} | grep -vE '^	k8s.io/kuber
 home() {
   case $1 in
     helm | helm3 | helm-docs) printf '%s\n' "$cache/bin/$1-$(cat "$here/$1"/go.{mod,sum} | key)" ;;
+    cert-manager) printf '%s\n' "$cache/bin/$1-$(cat "$here/$1"/{go.mod,go.sum,main.go} | key)" ;;
+    crds.yaml) printf '%s\n' "$cache/bin/crds-$(cat "$here"/{cert-manager,crds}/go.{mod,sum} | key)" ;;
     reach | pause.tar | deployer.tar) printf '%s\n' "$cache/bin/images-$(cat "$here"/images/{go.mod,Containerfile,*/*.go} | key)" ;;
     *) printf '%s\n' "$bin" ;;
   esac
@@ -97,6 +99,26 @@ helm() { # PROGRAM PACKAGE MODULE LDFLAG...
   build "$1" "$2" "$1" "$version" "2 min" -buildvcs=false -trimpath "-ldflags=-s -w ${4:+-X $4=$version}"
 }
 
+# The definitions of kinds of others that the chart has objects of, as those ship them.
+definitions() {
+  local temp
+  temp=$(home crds.yaml)/.crds.yaml.$$
+  if ! { shipped cert-manager github.com/cert-manager/cert-manager deploy/crds/\*.yaml &&
+    shipped crds github.com/prometheus-operator/prometheus-operator example/prometheus-operator-crd/\*_{servicemonitors,prometheusrules}.yaml; } >"$temp"; then
+    rm -f "$temp"
+    fail "fetching crds.yaml failed; go's own words are above. Without a network, set GOPROXY or fill Go's module cache first."
+  fi
+  mv "$temp" "$(home crds.yaml)/crds.yaml"
+}
+
+# Prints files of a module that MODULE/go.mod requires; the module alone is fetched, and none that it needs itself.
+shipped() { # MODULE PATH PATTERN...
+  local at pattern
+  at=$(cd "$here/$1" && GOFLAGS='' go mod download "$2" >&2 && GOFLAGS='' go list -m -f '{{.Dir}}' "$2") || return
+  # Each file begins with the line that parts documents.
+  for pattern in "${@:3}"; do cat "$at"/$pattern || return; done
+}
+
 # An image of one of our own small programs, for containerd.
 image() { # NAME
   local dir temp
@@ -121,6 +143,8 @@ one() { # PROGRAM
     helm) helm helm helm.sh/helm/v4/cmd/helm helm.sh/helm/v4 helm.sh/helm/v4/internal/version.version ;;
     helm3) helm helm3 helm.sh/helm/v3/cmd/helm helm.sh/helm/v3 helm.sh/helm/v3/internal/version.version ;;
     helm-docs) helm helm-docs github.com/norwoodj/helm-docs/cmd/helm-docs github.com/norwoodj/helm-docs main.version ;;
+    cert-manager) build cert-manager . cert-manager "$(version_of cert-manager github.com/cert-manager/cert-manager)" "2 min" -buildvcs=false -trimpath "-ldflags=-s -w" ;;
+    crds.yaml) definitions ;;
     reach) CGO_ENABLED=0 build images ./reach reach "of ours" "5 s" -buildvcs=false -trimpath "-ldflags=-s -w" ;;
     pause.tar | deployer.tar) image "${1%.tar}" ;;
     *) fail "$1 is none of node, image, ${control[*]}, ${node[*]}, helm-docs" ;;
