@@ -1,14 +1,15 @@
 //! What the chart says, and what the program, the policies and the documentation say, is one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser as _;
 use deployer_guard::cli::Cli;
 use deployer_guard::telemetry::metrics::{DecisionLabels, EventResult, GuardMetrics, Metrics};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::helm::{file, is_hook, objects, of_kind, program, read, rendered, shapes};
 
@@ -269,6 +270,45 @@ fn alerts_and_dashboard_ask_for_metrics_that_there_are() {
             let known = given.contains(&label) || exposed.contains(&format!("{label}=\""));
             assert!(known, "{label} in {expression}");
         }
+    }
+}
+
+/// Prometheus' own parsers take what is asked of it, with the templates of the alerts. It is asked for recorded rules alone where a
+/// dashboard asks for panels, in whose variables Grafana puts values.
+#[test]
+fn prometheus_understands_alerts_and_dashboard() {
+    let all = rendered(&file("charts/deployer-guard/ci/monitoring-values.yaml"), &[]);
+    let alerts = of_kind(&all, "PrometheusRule")[0]["spec"].to_string();
+    let dashboard = of_kind(&all, "ConfigMap")[0]["data"]["deployer-guard.json"]
+        .as_str()
+        .unwrap();
+    let panels: Vec<_> = expressions(dashboard)
+        .into_iter()
+        .map(|expression| json!({"record": "panel", "expr": expression.replace("$__rate_interval", "1m")}))
+        .collect();
+    let panels = json!({"groups": [{"name": "dashboard", "rules": panels}]}).to_string();
+    let faulty = panels.replacen("max(", "max((", 1);
+    assert_eq!(check_rules(&alerts), Ok(()));
+    assert_eq!(check_rules(&panels), Ok(()));
+    assert!(check_rules(&faulty).is_err());
+}
+
+/// Checks groups of rules; the error is what is wrong with them.
+fn check_rules(groups: &str) -> Result<(), String> {
+    let mut checker = Command::new(program("check-rules"))
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("check-rules runs");
+    let mut stdin = checker.stdin.take().expect("a pipe");
+    stdin.write_all(groups.as_bytes()).expect("it reads all of it");
+    drop(stdin);
+    let output = checker.wait_with_output().expect("it ends");
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(complaint)
     }
 }
 

@@ -5,7 +5,7 @@
 #   build.sh                  the control plane: etcd, kube-apiserver, kube-controller-manager, kubectl
 #   build.sh node             that and a real node (needs root, Linux, and Debian's packages, which it installs if they are missing)
 #   build.sh image            what an image is built with (the same about root)
-#   build.sh PROGRAM...       only these, such as helm, helm3, helm-docs, crds.yaml (the definitions of kinds of others; nothing is compiled)
+#   build.sh PROGRAM...       only these, such as helm, helm3, helm-docs, check-rules, crds.yaml (nothing is compiled for it)
 #   build.sh --is-there ...   builds and installs nothing, and fails if something is missing
 # DEPLOYER_GUARD_CACHE moves the cache (default: ${XDG_CACHE_HOME:-~/.cache}/deployer-guard).
 set -euo pipefail
@@ -39,7 +39,7 @@ bin=$cache/bin/$(cat "$here"/{etcd,kube}/go.{mod,sum} | grep -vE '^	k8s.io/kuber
 home() {
   case $1 in
     helm | helm3 | helm-docs) printf '%s\n' "$cache/bin/$1-$(cat "$here/$1"/go.{mod,sum} | key)" ;;
-    cert-manager) printf '%s\n' "$cache/bin/$1-$(cat "$here/$1"/{go.mod,go.sum,main.go} | key)" ;;
+    cert-manager | check-rules) printf '%s\n' "$cache/bin/$1-$(cat "$here/$1"/{go.mod,go.sum,main.go} | key)" ;;
     crds.yaml) printf '%s\n' "$cache/bin/crds-$(cat "$here"/{cert-manager,crds}/go.{mod,sum} | key)" ;;
     reach | pause.tar | deployer.tar) printf '%s\n' "$cache/bin/images-$(cat "$here"/images/{go.mod,Containerfile,*/*.go} | key)" ;;
     *) printf '%s\n' "$bin" ;;
@@ -143,11 +143,12 @@ one() { # PROGRAM
     helm) helm helm helm.sh/helm/v4/cmd/helm helm.sh/helm/v4 helm.sh/helm/v4/internal/version.version ;;
     helm3) helm helm3 helm.sh/helm/v3/cmd/helm helm.sh/helm/v3 helm.sh/helm/v3/internal/version.version ;;
     helm-docs) helm helm-docs github.com/norwoodj/helm-docs/cmd/helm-docs github.com/norwoodj/helm-docs main.version ;;
-    cert-manager) build cert-manager . cert-manager "$(version_of cert-manager github.com/cert-manager/cert-manager)" "2 min" -buildvcs=false -trimpath "-ldflags=-s -w" ;;
+    cert-manager) build cert-manager . "$1" "$(version_of cert-manager github.com/cert-manager/cert-manager)" "2 min" -buildvcs=false -trimpath "-ldflags=-s -w" ;;
+    check-rules) build check-rules . "$1" "with Prometheus $(version_of check-rules github.com/prometheus/prometheus)" "20 s" -buildvcs=false -trimpath "-ldflags=-s -w" ;;
     crds.yaml) definitions ;;
     reach) CGO_ENABLED=0 build images ./reach reach "of ours" "5 s" -buildvcs=false -trimpath "-ldflags=-s -w" ;;
     pause.tar | deployer.tar) image "${1%.tar}" ;;
-    *) fail "$1 is none of node, image, ${control[*]}, ${node[*]}, helm-docs" ;;
+    *) fail "$1 is none of node, image, ${control[*]}, ${node[*]}, helm-docs, check-rules" ;;
   esac
 }
 
