@@ -6,6 +6,7 @@
 
 #![allow(missing_docs, reason = "a test")]
 
+mod cert_manager;
 mod certificates;
 mod deployers;
 mod fresh;
@@ -60,6 +61,10 @@ fn main() -> ExitCode {
             rights::used(site, whole)
         }),
         trial("another_maker_of_the_certificate_fails_no_create", upgrades::makers),
+        trial(
+            "what_cert_manager_makes_and_renews_fails_no_create",
+            cert_manager::renewals,
+        ),
         trial("every_shape_installs_and_upgrades_to_the_next", shapes::helm4),
         trial("helm_3_installs_too", shapes::helm3),
         trial("uninstalling_leaves_nothing_in_the_way", leaving::uninstall),

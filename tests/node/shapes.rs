@@ -1,18 +1,17 @@
 //! Every shape of values that the chart keeps in `ci` installs, upgrades to the next one, and is uninstalled.
 
 use anyhow::{Context, ensure};
-use deployer_guard_testkit::objects::{apply_yaml, make_namespace};
+use deployer_guard_testkit::objects::make_namespace;
 use deployer_guard_testkit::{Helm, NAMESPACE, Pki, Release, chart};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
+use crate::cert_manager;
 use crate::site::Site;
 use crate::work::{BY_LABEL, deployer};
 
-/// The shape whose certificates cert-manager makes. It is not here: its kinds are, and its Secret is made as it makes it.
-const CERT_MANAGER: (&str, &str) = ("cert-manager-values.yaml", "deployer-guard-certificate");
 /// The shape with a Secret that somebody else fills, and its name.
 pub(crate) const OWN_SECRET: (&str, &str) = ("own-secret-values.yaml", "own-certificate");
 /// The shape whose guards only tell, so that nothing is put in force.
@@ -32,33 +31,6 @@ fn shapes() -> anyhow::Result<Vec<String>> {
     names.sort();
     ensure!(names.len() > 1, "there are {names:?}");
     Ok(names)
-}
-
-/// Kinds of others that shapes ask for: of them it is only needed that they are there.
-fn kinds_of_others() -> String {
-    let kinds = [
-        ("cert-manager.io", "v1", "Certificate", "certificates"),
-        ("cert-manager.io", "v1", "Issuer", "issuers"),
-        ("monitoring.coreos.com", "v1", "ServiceMonitor", "servicemonitors"),
-        ("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules"),
-    ];
-    let definitions = kinds.map(|(group, version, kind, plural)| {
-        json!({
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": { "name": format!("{plural}.{group}") },
-            "spec": {
-                "group": group,
-                "scope": "Namespaced",
-                "names": { "kind": kind, "plural": plural },
-                "versions": [{ "name": version, "served": true, "storage": true, "schema": {
-                    "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true },
-                } }],
-            },
-        })
-        .to_string()
-    });
-    definitions.join("\n---\n")
 }
 
 /// A Secret with a certificate for the webhook.
@@ -99,25 +71,21 @@ async fn decides(site: &Site, release: &Release<'_>, namespace: &str) -> anyhow:
 /// With Helm 4.
 pub(crate) async fn helm4(site: &Site) -> anyhow::Result<()> {
     Release::of(&site.node, Helm::Four).uninstall_if_there().await?;
-    apply_yaml(&site.client(), &kinds_of_others(), "others").await?;
+    site.others().await?;
     for shape in shapes()? {
         shaped(site, &shape).await.with_context(|| shape.clone())?;
         println!("  {shape}");
     }
     Release::of(&site.node, Helm::Four).uninstall().await?;
     // What others put there, they take away.
-    for (_, secret) in [CERT_MANAGER, OWN_SECRET] {
-        secrets(site).delete(secret, &DeleteParams::default()).await?;
-    }
-    Ok(())
+    secrets(site).delete(OWN_SECRET.1, &DeleteParams::default()).await?;
+    cert_manager::forget(site).await
 }
 
 async fn shaped(site: &Site, shape: &str) -> anyhow::Result<()> {
     let namespace = format!("shape-{}", shape.trim_end_matches("-values.yaml"));
-    match shape {
-        shape if shape == CERT_MANAGER.0 => make_secret(site, CERT_MANAGER.1).await?,
-        shape if shape == OWN_SECRET.0 => make_secret(site, OWN_SECRET.1).await?,
-        _ => {}
+    if shape == OWN_SECRET.0 {
+        make_secret(site, OWN_SECRET.1).await?;
     }
     let release = Release::upgrade_or_install(&site.node, Helm::Four, &[shape]).await?;
     if shape != WATCHED {

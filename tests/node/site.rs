@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use deployer_guard_testkit::objects::{create_pod_with, make_namespace};
-use deployer_guard_testkit::{Helm, NAMESPACE, Node, Release, Report, StoreWatch, until};
+use deployer_guard_testkit::{Helm, NAMESPACE, Node, Process, Release, Report, StoreWatch, until};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{Api, DeleteParams};
 use kube::{Client, ResourceExt};
@@ -31,6 +31,7 @@ static SITE: OnceCell<Site> = OnceCell::const_new();
 /// A node.
 pub(crate) struct Site {
     pub(crate) node: Node,
+    others: OnceCell<Process>,
 }
 
 impl Site {
@@ -46,11 +47,23 @@ impl Site {
         node.load(&node.image("deployer")?).await?;
         let name = "localhost/deployer-guard";
         node.tag(&format!("{name}:{TAG}"), &format!("{name}:{NEXT}")).await?;
-        Ok(Self { node })
+        Ok(Self {
+            node,
+            others: OnceCell::new(),
+        })
     }
 
     pub(crate) fn client(&self) -> Client {
         self.node.client()
+    }
+
+    /// The kinds of others are there, and cert-manager runs from now on.
+    pub(crate) async fn others(&self) -> anyhow::Result<&Process> {
+        let started = self.others.get_or_try_init(async || {
+            self.node.define_kinds_of_others().await?;
+            self.node.start_cert_manager()
+        });
+        started.await
     }
 
     /// The chart, with these values and no others, installed or upgraded; its pods are ready.

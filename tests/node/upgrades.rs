@@ -13,7 +13,7 @@ use crate::site::{NEXT, SOON, Site};
 use crate::work::nothing_failed;
 
 /// A namespace in which creates go on, while something is done.
-async fn under_stream<F>(site: &Site, namespace: &str, done: F) -> anyhow::Result<()>
+pub(crate) async fn under_stream<F>(site: &Site, namespace: &str, done: F) -> anyhow::Result<()>
 where
     F: Future<Output = anyhow::Result<()>>,
 {

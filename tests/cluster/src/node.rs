@@ -5,6 +5,7 @@
 
 mod commands;
 mod files;
+mod others;
 
 use std::ffi::OsStr;
 use std::fs;

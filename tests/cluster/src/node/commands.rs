@@ -113,6 +113,14 @@ impl Layout<'_> {
         self.program("kube-scheduler", &flags)
     }
 
+    /// cert-manager's controllers.
+    pub(crate) fn cert_manager(&self) -> anyhow::Result<Vec<String>> {
+        self.program(
+            "cert-manager",
+            &[format!("--kubeconfig={}", self.file("kubeconfig-cert-manager"))],
+        )
+    }
+
     /// containerd.
     pub(crate) fn containerd(&self) -> Vec<String> {
         let mut words = self.environment();

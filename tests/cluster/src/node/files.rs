@@ -13,12 +13,13 @@ use crate::pki::{self, Pki, write};
 use crate::ports::random;
 
 /// The users of a node, with the groups that their tokens give them.
-const USERS: [(&str, &str); 5] = [
+const USERS: [(&str, &str); 6] = [
     ("admin", "system:masters"),
     ("system:kube-controller-manager", ""),
     ("system:kube-scheduler", ""),
     ("system:kube-proxy", ""),
     ("system:node:node", "system:nodes"),
+    ("cert-manager", "system:masters"),
 ];
 
 /// The configurations, in which `@NAME@` stands for what differs from node to node.
@@ -66,8 +67,9 @@ fn write_users(directory: &Path) -> anyhow::Result<String> {
             continue;
         }
         let program = match user.strip_prefix("system:") {
-            Some("node:node") | None => "kubelet",
+            Some("node:node") => "kubelet",
             Some(program) => program,
+            None => user,
         };
         let access = Access {
             url: URL,
