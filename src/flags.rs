@@ -8,6 +8,8 @@ use jiff::fmt::friendly::{Spacing, SpanPrinter};
 
 /// The longest DNS subdomain, and with it the longest name of most objects (RFC 1123 as the API server takes it).
 const LONGEST: usize = 253;
+/// The longest DNS label, and with it the longest name of a namespace and of a Service; a policy's name is no longer, either.
+const LONGEST_LABEL: usize = 63;
 
 /// A duration as flags take it: `2160h`, `1m30s`.
 pub(crate) fn written(duration: Duration) -> String {
@@ -17,18 +19,39 @@ pub(crate) fn written(duration: Duration) -> String {
     )
 }
 
-/// The name of an object, or of a namespace.
+/// The name of an object.
 pub(crate) fn name(text: &str) -> Result<String, String> {
-    let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    let is_label = |label: &str| {
-        !label.is_empty() && label.chars().all(is_inner) && !label.starts_with('-') && !label.ends_with('-')
-    };
     if text.len() <= LONGEST && text.split('.').all(is_label) {
         return Ok(text.to_owned());
     }
     Err(format!(
         "no object can have that name: give lower case letters, digits, '-' and '.', with a letter or digit at both ends, at most {LONGEST}"
     ))
+}
+
+/// The name of a namespace or a Service.
+pub(crate) fn label(text: &str) -> Result<String, String> {
+    if text.len() <= LONGEST_LABEL && is_label(text) {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "none can have that name: give lower case letters, digits and '-', with a letter or digit at both ends, at most {LONGEST_LABEL}"
+    ))
+}
+
+fn is_label(text: &str) -> bool {
+    let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    !text.is_empty() && text.chars().all(is_inner) && !text.starts_with('-') && !text.ends_with('-')
+}
+
+/// The name of a policy.
+pub(crate) fn policy(text: &str) -> Result<String, String> {
+    match name(text) {
+        Ok(name) if name.len() > LONGEST_LABEL => {
+            Err(format!("no policy has a name of more than {LONGEST_LABEL} characters"))
+        }
+        checked => checked,
+    }
 }
 
 /// An address with a port.
@@ -71,6 +94,16 @@ mod tests {
             "", "Bad", "bad_name", "-a", "a-", "a..b", ".a", "a.", "ä", "a b", &too_long,
         ] {
             assert!(name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn namespaces_and_services_have_no_dot_and_policies_no_long_name() {
+        let (longest, too_long) = ("a".repeat(63), "a".repeat(64));
+        assert!(label(&longest).is_ok() && policy(&longest).is_ok() && policy("a.b").is_ok());
+        assert!(label(&too_long).is_err() && policy(&too_long).is_err() && policy("A").is_err());
+        for bad in ["a.b", "A", "", "-a"] {
+            assert!(label(bad).is_err(), "{bad}");
         }
     }
 

@@ -22,7 +22,7 @@ pub(super) struct BackendArgs {
         env = "DEPLOYER_GUARD_NAMESPACE",
         value_name = "NAMESPACE",
         default_value = "deployer-guard",
-        value_parser = flags::name
+        value_parser = flags::label
     )]
     pub(super) namespace: String,
     /// The name of the Service
@@ -31,7 +31,7 @@ pub(super) struct BackendArgs {
         env = "DEPLOYER_GUARD_SERVICE",
         value_name = "NAME",
         default_value = "deployer-guard",
-        value_parser = flags::name
+        value_parser = flags::label
     )]
     service: String,
     /// The port of the Service

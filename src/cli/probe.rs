@@ -34,7 +34,7 @@ const AGAIN: Duration = Duration::from_millis(500);
 )]
 pub(super) struct ProbeArgs {
     /// The name of the policy
-    #[arg(long, env = "DEPLOYER_GUARD_POLICY", value_name = "NAME", value_parser = crate::flags::name)]
+    #[arg(long, env = "DEPLOYER_GUARD_POLICY", value_name = "NAME", value_parser = crate::flags::policy)]
     policy: String,
     /// The namespace in which pods are created in a dry run; not that of deployer-guard, which no policy matches
     #[arg(
@@ -42,7 +42,7 @@ pub(super) struct ProbeArgs {
         env = "DEPLOYER_GUARD_POD_NAMESPACE",
         value_name = "NAMESPACE",
         default_value = "default",
-        value_parser = crate::flags::name
+        value_parser = crate::flags::label
     )]
     namespace: String,
     /// How long it may take until all is as it has to be

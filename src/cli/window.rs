@@ -26,6 +26,10 @@ pub(super) struct WindowArgs {
 impl WindowArgs {
     /// The window, checked.
     pub(super) fn window(&self) -> anyhow::Result<Window> {
+        ensure!(
+            self.api_server_request_timeout != Some(Duration::ZERO),
+            "--api-server-request-timeout 0s: give what all API servers have, or leave it out"
+        );
         let bound = self
             .api_server_request_timeout
             .map_or(CREATE_BOUND, |timeout| timeout.min(CREATE_BOUND));
@@ -68,6 +72,8 @@ mod tests {
             (5, Some(5), false),
             (40, Some(60), true),
             (34, Some(60), false),
+            (34, Some(0), false),
+            (45, Some(0), false),
         ] {
             assert_eq!(
                 window(pending, request_timeout).is_ok(),

@@ -7,8 +7,14 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a text is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a duration such as 500ms, 5s or 1m30s")]
-pub struct DurationError(String);
+pub enum DurationError {
+    /// It is not written like one.
+    #[error("{0:?} is not a duration such as 500ms, 5s or 1m30s")]
+    Form(String),
+    /// It cannot be counted.
+    #[error("{0:?} is too long: give at most 292 years, 2562047h")]
+    TooLong(String),
+}
 
 /// Reads a duration in Go's syntax: decimal numbers, each with a unit of `h`, `m`, `s`, `ms`, `us` or `ns`, one after another,
 /// or a bare `0`. Negative ones are no durations here.
@@ -16,7 +22,8 @@ pub struct DurationError(String);
 /// # Errors
 /// If the text is not of that form or the duration is too long to be counted.
 pub fn parse_go_duration(text: &str) -> Result<Duration, DurationError> {
-    let bad = || DurationError(text.to_owned());
+    let bad = || DurationError::Form(text.to_owned());
+    let too_long = || DurationError::TooLong(text.to_owned());
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
         return Ok(Duration::ZERO);
@@ -35,13 +42,13 @@ pub fn parse_go_duration(text: &str) -> Result<Duration, DurationError> {
         let part = unit_nanos(unit)
             .and_then(|unit| decimal_times(value, unit))
             .ok_or_else(bad)?;
-        nanos = nanos.checked_add(part).ok_or_else(bad)?;
+        nanos = nanos.checked_add(part).ok_or_else(too_long)?;
         rest = tail;
     }
     // As Go: more than an i64 of nanoseconds (292 years) is no duration.
     i64::try_from(nanos)
         .map(|nanos| Duration::from_nanos(nanos.unsigned_abs()))
-        .map_err(|_| bad())
+        .map_err(|_| too_long())
 }
 
 fn unit_nanos(unit: &str) -> Option<u128> {

@@ -118,9 +118,9 @@ helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
 {{- end }}
 {{- end -}}
 
-{{/* A duration in milliseconds. */}}
-{{- define "deployer-guard.milliseconds" -}}
-{{- $factors := dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000 -}}
+{{/* A duration in microseconds. */}}
+{{- define "deployer-guard.microseconds" -}}
+{{- $factors := dict "ms" 1000 "s" 1000000 "m" 60000000 "h" 3600000000 -}}
 {{- $all := 0.0 -}}
 {{- range regexFindAll "[0-9]+(\\.[0-9]+)?(ms|s|m|h)" . -1 -}}
 {{- $unit := regexFind "[a-z]+$" . -}}
