@@ -29,7 +29,7 @@ use self::ca_bundle::CaBundle;
 use self::entries::{differences, policy_of, same_but_for_the_bundle};
 use self::in_force::{Forms, InForce};
 use self::joining::Joining;
-use self::known::{Known, version_of};
+use self::known::{Known, Snapshot, version_of};
 use self::left_out::{LeftOut, Why};
 use super::board::{Board, Leads, Notice};
 use super::policy_standing::{Accepted, Enforced, Standing, Standings, StandingsSender};
@@ -121,8 +121,9 @@ struct State {
     /// What was written last: what differs from it was changed by others.
     written: Option<Vec<String>>,
     missing_told: bool,
-    /// Policies that could not be read in the last round.
-    unreadable: BTreeSet<String>,
+    /// Policies that cannot be read, and why; and those of them that were told of.
+    unreadable: BTreeMap<String, String>,
+    unreadable_told: BTreeMap<String, String>,
     joining: Joining,
 }
 
@@ -153,7 +154,8 @@ impl Programmer {
                 in_force: InForce::default(),
                 written: None,
                 missing_told: false,
-                unreadable: BTreeSet::new(),
+                unreadable: BTreeMap::new(),
+                unreadable_told: BTreeMap::new(),
                 joining: Joining::default(),
             }),
         }
@@ -273,12 +275,7 @@ impl Programmer {
             if differing.is_empty() || !self.leads.leads() {
                 break;
             }
-            // What was heard of a policy may be old; nothing is written on the word of a list or a watch.
-            for policy in differing.iter().filter_map(|name| policy_of(name)) {
-                self.known.read(policy).await.map_err(read("a policy"))?;
-            }
-            judged = self.judge(&mut state).await?;
-            self.look(&mut state, &judged, stored.as_ref());
+            judged = self.judge_live(&mut state, found, differing).await?;
             let wanted = self.wanted(&state, &entries);
             let target = state.left_out.without(&wanted, &entries);
             if differences(&entries, &target).is_empty() {
@@ -332,9 +329,38 @@ impl Programmer {
             }))
     }
 
+    /// Judges again, on live reads of every policy whose entry differs: what was heard of a policy may be old, and nothing is written
+    /// on the word of a list or a watch.
+    async fn judge_live(
+        &self,
+        state: &mut State,
+        found: &ValidatingWebhookConfiguration,
+        mut differing: BTreeSet<String>,
+    ) -> Result<Vec<Judged>, RoundError> {
+        let (stored, mut read) = (entries_of(Some(found)), BTreeSet::new());
+        loop {
+            for policy in differing.iter().filter_map(|name| policy_of(name)) {
+                if read.insert(policy.to_owned()) {
+                    let what = "a policy";
+                    let reading = self.known.read(policy).await;
+                    reading.map_err(|why| RoundError::Read { what, why })?;
+                }
+            }
+            let judged = self.judge(state).await?;
+            self.look(state, &judged, Some(found));
+            differing = differences(&stored, &self.wanted(state, &stored));
+            let is_read = |name: &String| policy_of(name).is_none_or(|policy| read.contains(policy));
+            if differing.iter().all(is_read) {
+                return Ok(judged);
+            }
+        }
+    }
+
     async fn judge(&self, state: &mut State) -> Result<Vec<Judged>, RoundError> {
         let mut judged = Vec::new();
-        for policy in self.known.all() {
+        let Snapshot { readable, unreadable } = self.known.snapshot();
+        state.unreadable = unreadable;
+        for policy in readable {
             let accepted = state.acceptance.judge(&policy).await.map_err(|why| RoundError::Read {
                 what: "the kind of a policy's owner",
                 why,
@@ -409,7 +435,7 @@ impl Programmer {
         } = &self.settings;
         let alone = generate(&[], backend, bundle.as_deref(), own_namespace, name);
         let first = alone.webhooks.into_iter().flatten().take(1);
-        let unreadable = left_out::of_unreadable(stored, &self.known.unreadable(), bundle.as_deref());
+        let unreadable = left_out::of_unreadable(stored, &state.unreadable, bundle.as_deref());
         first
             .chain(state.in_force.targets(&self.board))
             .chain(unreadable)
@@ -455,17 +481,18 @@ impl Programmer {
             .values()
             .filter(|standing| standing.enforced != Enforced::Stored);
         let missing = stored.is_none() && unreadable.is_none();
-        let unreadable = self.known.unreadable();
-        self.metrics.enforced(missing, not_enforced.count() + unreadable.len());
-        if state.unreadable != unreadable {
-            if !unreadable.is_empty() {
+        self.metrics
+            .enforced(missing, not_enforced.count() + state.unreadable.len());
+        for (policy, why) in &state.unreadable {
+            if state.unreadable_told.get(policy) != Some(why) {
                 tracing::error!(
-                    policies = ?unreadable,
-                    "policies cannot be read: what is stored of their entries stays. Was one written for a newer version?"
+                    policy,
+                    why,
+                    "a policy cannot be read: what is stored of its entry stays. Was it written for a newer version?"
                 );
             }
-            state.unreadable = unreadable;
         }
+        state.unreadable_told.clone_from(&state.unreadable);
         if missing && !state.missing_told {
             tracing::error!(
                 configuration = self.settings.name,

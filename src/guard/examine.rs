@@ -208,8 +208,12 @@ impl<S: Upkeep> Examiner<S> {
     }
 
     async fn read_rules(&self, spot: &Spot) -> Result<Option<Rules>, ReadError> {
-        let Some(stored) = read_within("the policy", self.store.policy(&spot.policy)).await? else {
-            return Ok(Some(Rules::without_policy(spot)));
+        let stored = match read_within("the policy", self.store.policy(&spot.policy)).await {
+            Ok(Some(stored)) => stored,
+            Ok(None) => return Ok(Some(Rules::without_policy(spot))),
+            // The watch says so, and has its keys examined when it can be read.
+            Err(why) if why.is_unreadable() => return Ok(None),
+            Err(why) => return Err(why),
         };
         let Some(policy) = self.compiled(spot, &stored) else {
             return Ok(None);

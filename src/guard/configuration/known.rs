@@ -1,6 +1,6 @@
 //! The policies of the cluster as they were last heard of: where to look. What is written is based on live reads.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -27,8 +27,17 @@ pub fn version_of(policy: &DeployerPolicy) -> PolicyVersion {
     }
 }
 
-/// By name; `None` for one that cannot be read, as one that a newer version wrote.
-type Policies = BTreeMap<String, Option<DeployerPolicy>>;
+/// By name; one that cannot be read, as one that a newer version wrote, with the reason.
+type Policies = BTreeMap<String, Result<DeployerPolicy, String>>;
+
+/// All policies at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// Those that can be read, by name.
+    pub readable: Vec<DeployerPolicy>,
+    /// The names of the others, and why they cannot be read.
+    pub unreadable: BTreeMap<String, String>,
+}
 
 /// The policies as they were last heard of.
 pub struct Known {
@@ -94,30 +103,29 @@ impl Known {
         Ok(())
     }
 
-    /// All that can be read, by name.
+    /// All of them, as they are known now.
     #[must_use]
-    pub fn all(&self) -> Vec<DeployerPolicy> {
-        self.lock().values().flatten().cloned().collect()
-    }
-
-    /// The names of those that are there and cannot be read.
-    #[must_use]
-    pub fn unreadable(&self) -> BTreeSet<String> {
-        let policies = self.lock();
-        let unreadable = policies.iter().filter(|(_, policy)| policy.is_none());
-        unreadable.map(|(name, _)| name.clone()).collect()
+    pub fn snapshot(&self) -> Snapshot {
+        let mut snapshot = Snapshot::default();
+        for (name, policy) in self.lock().iter() {
+            match policy {
+                Ok(policy) => snapshot.readable.push(policy.clone()),
+                Err(why) => drop(snapshot.unreadable.insert(name.clone(), why.clone())),
+            }
+        }
+        snapshot
     }
 
     /// The policy of this name, as it was last heard of.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<DeployerPolicy> {
-        self.lock().get(name).cloned().flatten()
+        self.lock().get(name).cloned()?.ok()
     }
 
-    fn learn(&self, name: String, policy: Option<DeployerPolicy>) {
-        let version = policy.as_ref().map(version_of);
+    fn learn(&self, name: String, policy: Result<DeployerPolicy, String>) {
+        let version = policy.as_ref().map(version_of).ok();
         let before = self.lock().insert(name, policy);
-        if before.is_none_or(|before| before.as_ref().map(version_of) != version) {
+        if before.is_none_or(|before| before.as_ref().map(version_of).ok() != version) {
             self.changed.notify_one();
         }
     }
@@ -131,7 +139,7 @@ impl Known {
     fn replace(&self, policies: Policies) {
         let versions = |policies: &Policies| {
             let versions = policies.iter();
-            let versions = versions.map(|(name, policy)| (name.clone(), policy.as_ref().map(version_of)));
+            let versions = versions.map(|(name, policy)| (name.clone(), policy.as_ref().map(version_of).ok()));
             versions.collect::<Vec<_>>()
         };
         let mut known = self.lock();
@@ -148,7 +156,6 @@ impl Known {
     }
 }
 
-/// The policy, if it can be read.
-fn readable(policy: DeserializeGuard<DeployerPolicy>) -> Option<DeployerPolicy> {
-    policy.0.ok()
+fn readable(policy: DeserializeGuard<DeployerPolicy>) -> Result<DeployerPolicy, String> {
+    policy.0.map_err(|why| why.to_string())
 }

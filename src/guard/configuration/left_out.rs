@@ -1,6 +1,6 @@
 //! Entries that the API server does not take: remembered, so that they are not tried again and again.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use k8s_openapi::ByteString;
@@ -104,10 +104,10 @@ pub(super) fn keeping_stored(
 /// The entries of policies that cannot be read: they stay as they are stored, with the CA bundle of now.
 pub(super) fn of_unreadable(
     stored: &[ValidatingWebhook],
-    unreadable: &BTreeSet<String>,
+    unreadable: &BTreeMap<String, String>,
     bundle: Option<&[u8]>,
 ) -> Vec<ValidatingWebhook> {
-    let of_them = |entry: &&ValidatingWebhook| policy_of(&entry.name).is_some_and(|name| unreadable.contains(name));
+    let of_them = |entry: &&ValidatingWebhook| policy_of(&entry.name).is_some_and(|name| unreadable.contains_key(name));
     let kept = |entry: &ValidatingWebhook| {
         let mut kept = unstocked(entry);
         kept.client_config.ca_bundle = bundle.map(|bundle| ByteString(bundle.to_vec()));
@@ -201,7 +201,8 @@ mod tests {
         let mut stored = entry("strange", 1);
         stored.client_config.url = Some("https://webhook.example/admit/strange/uid/1/stocked".into());
         stored.client_config.ca_bundle = Some(ByteString(b"old".to_vec()));
-        let unreadable = BTreeSet::from(["strange".to_owned(), "never-stored".to_owned()]);
+        let unreadable = ["strange", "never-stored"].map(|name| (name.to_owned(), "why".to_owned()));
+        let unreadable = BTreeMap::from(unreadable);
         let kept = of_unreadable(&[stored.clone(), entry("good", 1)], &unreadable, Some(b"new"));
         stored.client_config.url = Some("https://webhook.example/admit/strange/uid/1".into());
         stored.client_config.ca_bundle = Some(ByteString(b"new".to_vec()));
