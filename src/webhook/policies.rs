@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::{StreamExt, pin_mut};
-use kube::core::DeserializeGuard;
+use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
+use serde::Deserialize;
+use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use crate::api::DeployerPolicy;
@@ -55,6 +57,27 @@ impl Known {
 }
 
 impl Known {
+    /// A policy that is there and cannot be read. What it says of the case that nothing can be decided is taken from it where that can be
+    /// read, and else as strictly as can be.
+    fn unreadable(policy: &Value, why: &serde_json::Error) -> Self {
+        fn of<T: for<'de> Deserialize<'de>>(policy: &Value, pointer: &str) -> Option<T> {
+            T::deserialize(policy.pointer(pointer)?).ok()
+        }
+        let mode = of(policy, "/spec/mode");
+        let failure_policy = match mode {
+            Some(Mode::Warn | Mode::Audit) => FailurePolicy::Ignore,
+            Some(Mode::Enforce) | None => of(policy, "/spec/failurePolicy").unwrap_or(FailurePolicy::Fail),
+        };
+        Self {
+            name: of(policy, "/metadata/name").unwrap_or_default(),
+            uid: of(policy, "/metadata/uid").unwrap_or_default(),
+            generation: of(policy, "/metadata/generation").unwrap_or_default(),
+            mode: mode.unwrap_or(Mode::Enforce),
+            failure_policy,
+            policy: Err(format!("it cannot be read: {why}")),
+        }
+    }
+
     /// A policy that could not be read, ever: the strictest one.
     pub(super) fn unread(name: &str) -> Self {
         Self {
@@ -116,7 +139,7 @@ impl<S: Store> Policies<S> {
 
     /// Keeps the known policies up to date, for ever. `complete` holds from the first full list on.
     pub async fn watch(self: Arc<Self>, client: Client, complete: Condition) {
-        let api: Api<DeserializeGuard<DeployerPolicy>> = Api::all(client);
+        let api: Api<DynamicObject> = Api::all_with(client, &ApiResource::erase::<DeployerPolicy>(&()));
         let events = watcher(api, watcher::Config::default()).default_backoff();
         pin_mut!(events);
         let mut listed = HashMap::new();
@@ -125,7 +148,7 @@ impl<S: Store> Policies<S> {
                 Ok(Event::Init) => listed = HashMap::new(),
                 Ok(Event::InitApply(policy)) => {
                     let name = policy.name_any();
-                    listed.extend(self.heard(policy).await.map(|known| (name, known)));
+                    listed.insert(name, self.heard(policy).await);
                 }
                 Ok(Event::InitDone) => {
                     *self.lock() = std::mem::take(&mut listed);
@@ -134,7 +157,7 @@ impl<S: Store> Policies<S> {
                 Ok(Event::Apply(policy)) => {
                     let name = policy.name_any();
                     let known = self.heard(policy).await;
-                    self.lock().extend(known.map(|known| (name, known)));
+                    self.lock().insert(name, known);
                 }
                 Ok(Event::Delete(policy)) => {
                     self.lock().remove(&policy.name_any());
@@ -146,15 +169,19 @@ impl<S: Store> Policies<S> {
         }
     }
 
-    /// The version of a policy that a watch showed. One that cannot be read harms no other: the last version that could be stays, and a
-    /// call that asks for a newer one reads it live, and is not decided.
-    async fn heard(&self, found: DeserializeGuard<DeployerPolicy>) -> Option<Arc<Known>> {
+    /// The version of a policy that a watch showed. One that cannot be read, as one that was written for a newer version, harms no other:
+    /// the last version that could be stays, as its entry does. Where there is none nothing is decided under it.
+    async fn heard(&self, found: DynamicObject) -> Arc<Known> {
         let name = found.name_any();
-        match found.0 {
-            Ok(policy) => Some(self.compiled(policy).await),
+        let Ok(policy) = serde_json::to_value(found) else {
+            return Arc::new(Known::unread(&name));
+        };
+        match DeployerPolicy::deserialize(&policy) {
+            Ok(policy) => self.compiled(policy).await,
             Err(why) => {
                 tracing::error!(policy = name, %why, "a policy cannot be read");
-                self.last_known(&name)
+                let last = self.last_known(&name).filter(|known| known.policy.is_ok());
+                last.unwrap_or_else(|| Arc::new(Known::unreadable(&policy, &why)))
             }
         }
     }

@@ -170,9 +170,16 @@ fn what_cannot_be_read_harms_none_but_itself() {
         );
         let refused = create(&client, "strange", "other", "strange-2").await?;
         ensure!(!refused.is_created(), "decided by nobody, and let in");
-        // So with the claim.
+        // So with the claim, although nobody is active.
+        pods.delete("before-1", &DeleteParams::default().grace_period(0))
+            .await?;
         let refused = create(&client, "readable", "before", "before-3").await?;
-        ensure!(!refused.is_created(), "the claim says nothing, and another was let in");
+        let status = refused
+            .result
+            .err()
+            .context("the claim says nothing, and another was let in")?;
+        let causes = status.details.map(|details| details.causes).unwrap_or_default();
+        ensure!(causes[0].reason == "ClaimUnreadable", "{causes:?}");
         ensure!(stage.guards[0].metric("deployer_guard_policies_not_enforced").await? >= 1.0);
         Ok(())
     });
