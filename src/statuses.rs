@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use futures::{StreamExt, stream};
 use kube::ResourceExt;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at};
 
-use crate::api::claim::{Batch, DeployerClaim, Rejection, WaitingOwner};
+use crate::api::claim::{Batch, DeployerClaim, PROTOCOL, Rejection, WaitingOwner};
 use crate::cluster::store::{Store, WriteError};
 use crate::domain::claim_status::{Unwritten, holds, updated};
 use crate::telemetry::metrics::Metrics;
@@ -29,8 +29,9 @@ const MAX_CLAIMS: usize = 4096;
 const AT_A_TIME: usize = 4;
 /// Longest time that a write may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time that the last writes get, twice: for those under way, and for what came in since.
-const LAST: Duration = Duration::from_secs(2);
+/// Time that the last writes get, and the pause before what was in each other's way is written again.
+const LAST: Duration = Duration::from_secs(4);
+const AGAIN: Duration = Duration::from_millis(100);
 /// Periods over which a write is tried again.
 const MAX_TRIES: u32 = 30;
 
@@ -124,61 +125,88 @@ impl Statuses {
         add(&mut due.unwritten);
     }
 
-    /// Writes what came in, once a second, until `stop`; then what is there still, for a moment.
+    /// Writes what came in, once a second, until `stop`; then what is there still, for a moment. What is left is counted.
     pub async fn run(self: Arc<Self>, stop: impl Future<Output = ()> + Send) {
         let mut stop = pin!(stop);
         let mut ticks = interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
+        let over = loop {
             tokio::select! {
                 _ = ticks.tick() => {}
-                () = &mut stop => break,
+                () = &mut stop => break Instant::now() + LAST,
             }
             let mut writing = pin!(self.write_all());
             tokio::select! {
                 () = &mut writing => {}
                 () = &mut stop => {
-                    let _too_late = timeout(LAST, writing).await;
-                    break;
+                    let over = Instant::now() + LAST;
+                    let _too_late = timeout_at(over, writing).await;
+                    break over;
                 }
             }
+        };
+        let rest = async {
+            while !self.lock().is_empty() {
+                self.write_all().await;
+                sleep(AGAIN).await;
+            }
+        };
+        if timeout_at(over, rest).await.is_err() {
+            self.drop_rest();
         }
-        let _too_late = timeout(LAST, self.write_all()).await;
     }
 
     async fn write_all(&self) {
-        let due = std::mem::take(&mut *self.lock());
-        stream::iter(due)
-            .for_each_concurrent(AT_A_TIME, |(place, due)| async { self.settle(place, due).await })
+        let places: Vec<_> = self.lock().keys().cloned().collect();
+        stream::iter(places)
+            .for_each_concurrent(AT_A_TIME, |place| async { self.settle(place).await })
             .await;
     }
 
-    async fn settle(&self, place: Place, mut due: Due) {
-        let mut sent = due.in_doubt.take().unwrap_or_else(|| InDoubt {
+    fn drop_rest(&self) {
+        let rest = std::mem::take(&mut *self.lock());
+        tracing::warn!(
+            claims = rest.len(),
+            "the status of claims does not say what was refused last: it could not be written in time"
+        );
+        for due in rest.values() {
+            self.count_dropped(&due.unwritten);
+            if let Some(sent) = &due.in_doubt {
+                self.count_dropped(&sent.unwritten);
+            }
+        }
+    }
+
+    async fn settle(&self, place: Place) {
+        let Some(due) = self.lock().remove(&place) else { return };
+        let mut taken = Taken {
+            statuses: self,
+            place,
+            due,
+        };
+        let Taken { place, due, .. } = &mut taken;
+        let sent = due.in_doubt.get_or_insert_with(|| InDoubt {
             batch: self.next_batch(),
             unwritten: std::mem::take(&mut due.unwritten),
             sent_before: false,
         });
-        let written = timeout(CALL_TIMEOUT, self.write(&place, &sent)).await;
+        let written = timeout(CALL_TIMEOUT, self.write(place, sent)).await;
         match written.unwrap_or(Written::Perhaps) {
-            Written::Done => due.tries = 0,
+            Written::Done => {
+                due.in_doubt = None;
+                due.tries = 0;
+            }
             Written::No if due.tries < MAX_TRIES && !sent.sent_before => {
                 due.tries += 1;
-                due.unwritten.take_back(sent.unwritten);
+                let sent = due.in_doubt.take().map(|sent| sent.unwritten);
+                due.unwritten.take_back(sent.unwrap_or_default());
             }
-            Written::No | Written::Perhaps if due.tries < MAX_TRIES => {
-                due.tries += 1;
-                sent.sent_before = true;
-                due.in_doubt = Some(sent);
-            }
+            Written::No | Written::Perhaps if due.tries < MAX_TRIES => due.tries += 1,
             Written::No | Written::Perhaps | Written::Never => {
                 self.count_dropped(&sent.unwritten);
                 self.count_dropped(&due.unwritten);
-                return;
+                *due = Due::default();
             }
-        }
-        if due.in_doubt.is_some() || !due.unwritten.is_empty() || due.tries > 0 {
-            self.put_back(place, due);
         }
     }
 
@@ -188,6 +216,9 @@ impl Statuses {
             Ok(None) => return Written::Never,
             Err(_) => return Written::No,
         };
+        if claim.spec.protocol > PROTOCOL {
+            return Written::Never;
+        }
         if sent.sent_before && holds(claim.status.as_ref(), &sent.batch) {
             return Written::Done;
         }
@@ -212,6 +243,7 @@ impl Statuses {
         }
     }
 
+    /// What came in meanwhile is newer.
     fn put_back(&self, place: Place, older: Due) {
         let mut due = self.lock();
         let now = due.entry(place).or_default();
@@ -227,6 +259,25 @@ impl Statuses {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Place, Due>> {
         self.due.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is due for a claim, while it is written. What is left of it goes back, also when the write is given up halfway.
+struct Taken<'a> {
+    statuses: &'a Statuses,
+    place: Place,
+    due: Due,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let mut due = std::mem::take(&mut self.due);
+        if let Some(sent) = &mut due.in_doubt {
+            sent.sent_before = true;
+        }
+        if due.in_doubt.is_some() || !due.unwritten.is_empty() || due.tries > 0 {
+            self.statuses.put_back(self.place.clone(), due);
+        }
     }
 }
 

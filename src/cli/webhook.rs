@@ -46,7 +46,7 @@ pub(super) struct WebhookArgs {
         env = "DEPLOYER_GUARD_NAMESPACE",
         value_name = "NAMESPACE",
         default_value = "deployer-guard",
-        value_parser = crate::flags::name
+        value_parser = crate::flags::label
     )]
     namespace: String,
     /// The name of the ValidatingWebhookConfiguration, in which is looked up whether a new certificate of the Secret is trusted
@@ -79,6 +79,7 @@ pub(super) fn run(args: WebhookArgs) -> anyhow::Result<()> {
 async fn serve(args: WebhookArgs) -> anyhow::Result<()> {
     let signals = Signals::install().context("signals cannot be caught")?;
     let window = args.window.window()?;
+    args.server.check()?;
     let metrics = Arc::new(Metrics::new());
     let source = args.tls.load()?;
     let interval = args.tls.tls_reload_interval;
@@ -112,7 +113,7 @@ async fn serve(args: WebhookArgs) -> anyhow::Result<()> {
     let (events, notices) = Events::new(Arc::clone(&metrics));
     let served = CancellationToken::new();
     let publisher = Publisher::new(notices, client, instance, Arc::clone(&metrics));
-    let publishing = tokio::spawn(publisher.run(served.clone().cancelled_owned()));
+    let publishing = tokio::spawn(publisher.run(served.clone()));
     let statuses = Arc::new(Statuses::new(Arc::<LiveStore>::clone(&store), Arc::clone(&metrics)));
     let writing = tokio::spawn(Arc::clone(&statuses).run(served.clone().cancelled_owned()));
     let observer = Observer::new(Arc::clone(&store), window, Arc::clone(&metrics)).telling(Arc::clone(&statuses));
@@ -128,7 +129,10 @@ async fn serve(args: WebhookArgs) -> anyhow::Result<()> {
         ended = bound.run_until_signalled(&signals) => match ended? {
             Ended::Finished => tracing::info!("ended"),
             Ended::GracePeriodOver { underway } => tracing::warn!(underway, "ended with calls under way: the grace period is over"),
-            Ended::AtOnce => tracing::warn!("ended at once"),
+            Ended::AtOnce => {
+                tracing::warn!("ended at once");
+                return Ok(());
+            }
         },
         ended = health.run() => {
             ended?;
@@ -138,8 +142,11 @@ async fn serve(args: WebhookArgs) -> anyhow::Result<()> {
     }
     // What was refused in the last second is still to be recorded.
     served.cancel();
-    if timeout(RECORDING, join(publishing, writing)).await.is_err() {
-        tracing::warn!("ended with records still to be written");
+    tokio::select! {
+        recorded = timeout(RECORDING, join(publishing, writing)) => if recorded.is_err() {
+            tracing::warn!("ended with records still to be written");
+        },
+        () = signals.second() => tracing::warn!("ended at once"),
     }
     Ok(())
 }

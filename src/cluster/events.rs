@@ -12,14 +12,17 @@ use futures::FutureExt;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
 
 use self::recorder::Recorder;
 use crate::domain::answer::truncate;
 use crate::telemetry::metrics::{EventResult, Metrics};
 
-/// How long the last records of a process that ends may take.
+/// How long the last records of a process that ends may take, all in all.
 pub const RECORDING: Duration = Duration::from_secs(5);
+/// How long what waits in the queue then is published.
+const LAST: Duration = Duration::from_secs(4);
 /// Longest time that publishing one may take: an API server that hangs must not stop the others.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Events that may wait. Beyond that they are dropped: no answer waits for a record.
@@ -130,40 +133,59 @@ impl Publisher {
         }
     }
 
-    /// Publishes until every [`Events`] is gone, or until `stop` and nothing waits any more.
-    pub async fn run(mut self, stop: impl Future<Output = ()> + Send) {
-        let mut stop = pin!(stop.fuse());
+    /// Publishes until every [`Events`] is gone, or until `stop`; then what waits still, for a moment. What is left is counted.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut over = pin!(async {
+            stop.cancelled().await;
+            sleep(LAST).await;
+        });
         loop {
             let next = tokio::select! {
                 biased;
                 next = self.queue.recv() => next,
-                () = &mut stop => {
+                () = stop.cancelled(), if !self.queue.is_closed() => {
                     self.queue.close();
                     continue;
                 }
             };
-            let Some(mut notice) = next else { return };
-            truncate(&mut notice.note, MAX_NOTE);
-            for regarding in &notice.regarding {
-                // What waits for a namespace that ends is not asked for one by one.
-                if self.recorder.is_ending(regarding) {
+            let Some(notice) = next else { return };
+            tokio::select! {
+                () = self.publish(notice) => {}
+                () = &mut over => return self.drop_rest(),
+            }
+        }
+    }
+
+    fn drop_rest(&mut self) {
+        let mut dropped = 1;
+        while let Ok(notice) = self.queue.try_recv() {
+            dropped += notice.regarding.len();
+        }
+        tracing::warn!(dropped, "Events could not be published in time");
+        (0..dropped).for_each(|_| self.metrics.event(EventResult::Dropped));
+    }
+
+    async fn publish(&mut self, mut notice: Notice) {
+        truncate(&mut notice.note, MAX_NOTE);
+        for regarding in &notice.regarding {
+            // What waits for a namespace that ends is not asked for one by one.
+            if self.recorder.is_ending(regarding) {
+                self.metrics.event(EventResult::Failed);
+                continue;
+            }
+            sleep_until(self.pace.next(Instant::now())).await;
+            let published = timeout(CALL_TIMEOUT, self.recorder.publish(&notice, regarding));
+            // One that cannot be made takes no others with it.
+            let published = AssertUnwindSafe(published).catch_unwind().await;
+            let failed = |why: &str| Err(kube::Error::Service(why.into()));
+            match published.map_or_else(
+                |_panicked| failed("panicked"),
+                |published| published.unwrap_or_else(|_elapsed| failed("timed out")),
+            ) {
+                Ok(()) => self.metrics.event(EventResult::Published),
+                Err(error) => {
                     self.metrics.event(EventResult::Failed);
-                    continue;
-                }
-                sleep_until(self.pace.next(Instant::now())).await;
-                let published = timeout(CALL_TIMEOUT, self.recorder.publish(&notice, regarding));
-                // One that cannot be made takes no others with it.
-                let published = AssertUnwindSafe(published).catch_unwind().await;
-                let failed = |why: &str| Err(kube::Error::Service(why.into()));
-                match published.map_or_else(
-                    |_panicked| failed("panicked"),
-                    |published| published.unwrap_or_else(|_elapsed| failed("timed out")),
-                ) {
-                    Ok(()) => self.metrics.event(EventResult::Published),
-                    Err(error) => {
-                        self.metrics.event(EventResult::Failed);
-                        tracing::debug!(error = %error, "an Event could not be published");
-                    }
+                    tracing::debug!(error = %error, "an Event could not be published");
                 }
             }
         }

@@ -9,6 +9,7 @@ use kube::ResourceExt;
 use super::facts::Facts;
 use super::spot::Spot;
 use crate::api::DeployerClaim;
+use crate::api::claim::PROTOCOL;
 use crate::cluster::upkeep::Listed;
 use crate::domain::claim_status::phase;
 
@@ -92,7 +93,7 @@ impl Claims {
                 .flat_map(|status| &status.waiting)
                 .map(|owner| owner.uid.as_str().into())
                 .collect(),
-            lags: status.and_then(|status| status.phase) != Some(phase(&claim.spec)),
+            lags: claim.spec.protocol <= PROTOCOL && status.and_then(|status| status.phase) != Some(phase(&claim.spec)),
             unchanged_since: now,
         };
         let spot = view.spot(&id);

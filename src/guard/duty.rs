@@ -28,6 +28,8 @@ const LEADERSHIP: Duration = Duration::from_millis(500);
 const COUNTS: Duration = Duration::from_secs(5);
 /// For how long a claim's phase may lag behind its spec until its status is written: who changed the one writes the other within a second.
 const SETTLED: Duration = Duration::from_secs(5);
+/// How many of these are written in one period.
+const LAGGING: usize = 256;
 /// Claims are listed in place of the pods this often: what a lost event of a claim hides is found by its pod, too.
 const CLAIMS_EVERY: u64 = 10;
 
@@ -162,7 +164,7 @@ impl<S: Upkeep> Duty<S> {
             }
             if let Some(statuses) = &self.statuses {
                 let now = self.lookout.now();
-                for (namespace, claim) in self.lookout.claims().lagging(now, SETTLED) {
+                for (namespace, claim) in self.lookout.claims().lagging(now, SETTLED).into_iter().take(LAGGING) {
                     statuses.lags(&namespace, &claim);
                 }
             }

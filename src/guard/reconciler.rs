@@ -99,10 +99,19 @@ impl<S: Upkeep> Reconciler<S> {
     /// Reconciles until `shutdown` completes. Then no action is begun, and it returns when the writes that are under way have ended.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let stop = CancellationToken::new();
-        let mut loops = self.rooms(&stop).open(&stop);
+        let (metrics, rooms) = (Arc::clone(&self.metrics), self.rooms(&stop));
+        // The status of claims is written until all that changes claims has ended.
+        let (statuses, done) = (Arc::clone(&rooms.statuses), CancellationToken::new());
+        let over = done.clone();
+        let write = move || Arc::clone(&statuses).run(over.clone().cancelled_owned());
+        let mut writing = JoinSet::new();
+        writing.spawn(tend("statuses", metrics, done.clone(), Ending::Wait, write));
+        let mut loops = rooms.open(&stop);
         shutdown.await;
         stop.cancel();
         while loops.join_next().await.is_some() {}
+        done.cancel();
+        while writing.join_next().await.is_some() {}
     }
 
     fn rooms(self, stop: &CancellationToken) -> Rooms<S> {
@@ -218,10 +227,6 @@ impl<S: Upkeep> Rooms<S> {
         };
         self.examine(&mut loops);
         self.watch(&mut loops);
-        let (statuses, stopped) = (self.statuses, stop.clone());
-        loops.tend("statuses", Ending::Wait, move || {
-            Arc::clone(&statuses).run(stopped.clone().cancelled_owned())
-        });
         loops.on(&self.taker, "stock", |taker| async move { taker.run().await });
         loops.on(&self.duty, "leadership", |duty| async move {
             duty.follow_leadership().await;

@@ -128,26 +128,29 @@ pub async fn run(
     let publisher = Publisher::new(notices, client.clone(), options.instance, Arc::clone(&metrics));
     let done = CancellationToken::new();
     let publisher = publisher.reporting_as(CONTROLLER);
-    let publishing = tokio::spawn(publisher.run(done.clone().cancelled_owned()));
+    let publishing = tokio::spawn(publisher.run(done.clone()));
     if let Some(settings) = options.certificates {
         tend_certificates(&mut work, &client, settings, &shared, &events);
     }
     tend_keys(&mut work, &client, reconciliation, &shared, &events, &metrics);
     tend_configuration(&mut work, &client, options.settings, &shared, &leadership, metrics);
 
-    let ended = tokio::select! {
-        ended = end(signals, &mut work, options.grace_period) => ended,
-        () = signals.second() => return Ok(Ended::AtOnce),
+    let ending = async {
+        let ended = end(signals, &mut work, options.grace_period).await;
+        if ended == Ended::Finished && !dry_run {
+            election.end(options.lease.length).await;
+            leadership.release().await;
+        }
+        done.cancel();
+        if timeout(RECORDING, publishing).await.is_err() {
+            tracing::warn!("ended with Events still to be published");
+        }
+        ended
     };
-    if ended == Ended::Finished && !dry_run {
-        election.end(options.lease.length).await;
-        leadership.release().await;
-    }
-    done.cancel();
-    if timeout(RECORDING, publishing).await.is_err() {
-        tracing::warn!("ended with Events still to be published");
-    }
-    Ok(ended)
+    Ok(tokio::select! {
+        ended = ending => ended,
+        () = signals.second() => Ended::AtOnce,
+    })
 }
 
 async fn end(signals: &Signals, work: &mut Tasks, grace_period: Duration) -> Ended {

@@ -41,7 +41,7 @@ pub struct ServerOptions {
     pub drain_delay: Duration,
     /// How long the end may take in all, drain delay included, but for 5s at most in which the last refusals are recorded; keep both
     /// below terminationGracePeriodSeconds
-    #[arg(long, env = "DEPLOYER_GUARD_GRACE_PERIOD", value_name = "DURATION", default_value = "25s",
+    #[arg(long, env = "DEPLOYER_GUARD_GRACE_PERIOD", value_name = "DURATION", default_value = "20s",
           value_parser = parse_go_duration)]
     pub grace_period: Duration,
 }

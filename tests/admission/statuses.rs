@@ -10,8 +10,9 @@ use deployer_guard::statuses::Statuses;
 use deployer_guard::telemetry::metrics::Metrics;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 
-use crate::faulty::{Fault, FaultyStore, Op};
+use crate::faulty::{Fault, FaultyStore, Gate, Op};
 use crate::world::{OPENSHIFT, Replica, deployer, openshift};
 
 struct Scene {
@@ -54,47 +55,65 @@ async fn periods(count: u32) {
     sleep(Duration::from_millis(1100) * count).await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn what_came_in_before_the_end_is_written() {
+/// A scene whose statuses are written until it is asked to end, and then to their end.
+async fn ended(scene: impl FnOnce(&Scene)) -> (Scene, Duration) {
     let (store, metrics) = (Arc::new(FaultyStore::default()), Arc::new(Metrics::new()));
     let made = store.create_claim("shop", "cfg", DeployerClaimSpec::default()).await;
     made.unwrap();
-    let statuses = Arc::new(Statuses::new(Arc::<FaultyStore>::clone(&store), metrics));
-    let (end, ended) = tokio::sync::oneshot::channel::<()>();
-    let running = tokio::spawn(Arc::clone(&statuses).run(async move {
-        let _ = ended.await;
-    }));
-    periods(1).await;
-    let scene = Scene {
+    let statuses = Arc::new(Statuses::new(Arc::<FaultyStore>::clone(&store), Arc::clone(&metrics)));
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(Arc::clone(&statuses).run(stop.clone().cancelled_owned()));
+    let all = Scene {
         store,
-        metrics: Arc::new(Metrics::new()),
+        metrics,
         statuses,
     };
-    scene.refuse(2);
+    periods(1).await;
+    scene(&all);
     let begun = Instant::now();
-    end.send(()).unwrap();
+    stop.cancel();
     running.await.unwrap();
-    let status = scene.claim().await.status.unwrap();
-    assert_eq!(status.rejections.unwrap().count, 2);
+    (all, begun.elapsed())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_came_in_before_the_end_is_written() {
+    let (scene, took) = ended(|scene| scene.refuse(2)).await;
+    assert_eq!(scene.claim().await.status.unwrap().rejections.unwrap().count, 2);
     assert!(
-        begun.elapsed() < Duration::from_millis(100),
-        "without waiting for a second to pass"
+        took < Duration::from_secs(1),
+        "it waits for no second to pass: {took:?}"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_end_waits_for_no_store_that_hangs() {
-    let (store, metrics) = (Arc::new(FaultyStore::default()), Arc::new(Metrics::new()));
-    store
-        .create_claim("shop", "cfg", DeployerClaimSpec::default())
-        .await
-        .unwrap();
-    store.plan(Op::Claim, 100, Fault::Hold(crate::faulty::Gate::shut()));
-    let statuses = Arc::new(Statuses::new(Arc::<FaultyStore>::clone(&store), metrics));
-    statuses.lags("shop", "cfg");
-    let begun = Instant::now();
-    Arc::clone(&statuses).run(sleep(Duration::from_secs(1))).await;
-    assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
+async fn what_meets_another_write_at_the_end_is_written_after_it() {
+    for fault in [Fault::Conflict, Fault::Lost { done: true }, Fault::Lost { done: false }] {
+        let (scene, _) = ended(|scene| {
+            scene.refuse(2);
+            scene.store.plan(Op::Status, 2, fault.clone());
+        })
+        .await;
+        let status = scene.claim().await.status.unwrap();
+        assert_eq!(status.rejections.unwrap().count, 2, "{fault:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_waits_for_no_store_that_hangs_and_counts_what_is_lost() {
+    for op in [Op::Claim, Op::Status] {
+        let (scene, took) = ended(|scene| {
+            scene.refuse(2);
+            scene.store.plan(op, 100, Fault::Hold(Gate::shut()));
+        })
+        .await;
+        assert!(took < Duration::from_secs(5), "{took:?}");
+        let lost = scene.metrics.encode();
+        assert!(
+            lost.contains("deployer_guard_claim_rejections_dropped_total 2"),
+            "{op:?}: {lost}"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]

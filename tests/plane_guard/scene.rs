@@ -1,6 +1,5 @@
 //! One stage with one guard that leads, and namespaces with a policy each.
 
-use std::future::pending;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -23,6 +22,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 /// The program under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_deployer-guard");
@@ -77,7 +77,11 @@ async fn start() -> anyhow::Result<Guarded> {
     let store = Arc::new(LiveStore::new(client.clone(), Arc::clone(&metrics)));
     let (events, notices) = Events::new(Arc::clone(&metrics));
     let publisher = Publisher::new(notices, client, "guard-0".into(), Arc::clone(&metrics));
-    tokio::spawn(publisher.reporting_as("deployer-guard.io/guard").run(pending()));
+    tokio::spawn(
+        publisher
+            .reporting_as("deployer-guard.io/guard")
+            .run(CancellationToken::new()),
+    );
     let options = Options {
         window: Window {
             pending: Duration::from_secs(3),
