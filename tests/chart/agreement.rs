@@ -166,7 +166,7 @@ fn the_policies_are_those_of_the_repository() {
         &file("charts/deployer-guard/ci/default-values.yaml"),
         &[
             "--set",
-            "policies.openshift.enabled=true,policies.spinnaker.enabled=true",
+            r"policies.openshift.enabled=true,policies.spinnaker.enabled=true,policies.spinnaker.podLabels.example\.com/role=deployer",
         ],
     );
     let policies: BTreeMap<_, _> = of_kind(&all, "DeployerPolicy")
@@ -370,8 +370,8 @@ fn properties(schema: &Value, path: &str, values: &Value) {
     };
     assert_eq!(schema["additionalProperties"], false, "{path} lets unknown values in");
     for (name, schema) in fields.iter().filter(|(name, _)| !path.is_empty() || *name != "global") {
-        // What an issuer is called has no default.
-        if path == "/certificates/certManager/issuerRef" {
+        // What an issuer is called, and what a selector asks for, has no default.
+        if path == "/certificates/certManager/issuerRef" || path.ends_with("/namespaceSelector") {
             continue;
         }
         let value = values
