@@ -116,7 +116,8 @@ fn denial(subject: &Subject<'_>, ruling: &Ruling) -> Option<Denial> {
             code: 403,
             reason: "Forbidden",
             message: format!(
-                "DeployerPolicy {policy:?} refuses pod {pod:?}{whose}: {}",
+                "DeployerPolicy {policy:?} refuses pod {pod:?}{whose} ({}): {}",
+                refusal.reason(),
                 refusal.explain(subject.key, pod)
             ),
             cause: reason(ruling),
@@ -125,7 +126,10 @@ fn denial(subject: &Subject<'_>, ruling: &Ruling) -> Option<Denial> {
         Ruling::Undecided(why) => Denial {
             code: 503,
             reason: "ServiceUnavailable",
-            message: format!("DeployerPolicy {policy:?} could not decide on pod {pod:?}{whose}: {why}"),
+            message: format!(
+                "DeployerPolicy {policy:?} could not decide on pod {pod:?}{whose} ({}): {why}",
+                why.reason()
+            ),
             cause: reason(ruling),
             field: String::new(),
         },
@@ -242,7 +246,7 @@ mod tests {
             .message;
         assert_eq!(
             message,
-            "DeployerPolicy \"openshift\" refuses pod \"cfg-2-deploy\" for \"cfg\": deployer pod \"cfg-1-deploy\" (generation \"cfg-1\") is active, \
+            "DeployerPolicy \"openshift\" refuses pod \"cfg-2-deploy\" for \"cfg\" (DeployerActive): deployer pod \"cfg-1-deploy\" (generation \"cfg-1\") is active, \
              and only one deployer may work at once. Wait until it has finished, or end it: kubectl -n shop delete pod cfg-1-deploy"
         );
     }

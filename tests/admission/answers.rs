@@ -62,7 +62,7 @@ async fn a_refusal_names_the_holder_and_is_on_record() {
         (status["status"].as_str(), status["reason"].as_str()),
         (Some("Failure"), Some("Forbidden"))
     );
-    let text = "DeployerPolicy \"openshift-deploymentconfig\" refuses pod \"cfg-2-deploy\" for \"cfg\": deployer pod \"cfg-1-deploy\" (generation \"cfg-1\") is active";
+    let text = "DeployerPolicy \"openshift-deploymentconfig\" refuses pod \"cfg-2-deploy\" for \"cfg\" (DeployerActive): deployer pod \"cfg-1-deploy\" (generation \"cfg-1\") is active";
     assert!(answer.message().starts_with(text), "{}", answer.message());
     assert_eq!(status["details"]["causes"][0]["message"], answer.message());
     assert_eq!(status["details"]["causes"][0]["field"], "metadata.name");

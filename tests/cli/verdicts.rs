@@ -56,7 +56,7 @@ fn a_decision_names_all_that_it_was_made_of() {
         (&review["user"], &review["uid"]),
         (&json!("deployer-guard-check"), &json!("made-up-5"))
     );
-    let message = "DeployerPolicy \"openshift-deploymentconfig\" refuses pod \"cfg-3-deploy\" for \"cfg\": deployer pod \"cfg-2-deploy\" \
+    let message = "DeployerPolicy \"openshift-deploymentconfig\" refuses pod \"cfg-3-deploy\" for \"cfg\" (DeployerActive): deployer pod \"cfg-2-deploy\" \
                    (generation \"cfg-2\") is active, and only one deployer may work at once. Wait until it has finished, or end it: \
                    kubectl -n pay delete pod cfg-2-deploy";
     let mut decision = ended.decision(4, 0);

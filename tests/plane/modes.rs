@@ -34,7 +34,7 @@ fn warn_creates_the_second_deployer_and_warns_its_client() {
         assert_eq!(
             answer.warnings,
             [
-                "DeployerPolicy \"mode-warn\" refuses pod \"second\" for \"a\": deployer pod \"first\" is active, and only one deployer may work \
+                "DeployerPolicy \"mode-warn\" refuses pod \"second\" for \"a\" (DeployerActive): deployer pod \"first\" is active, and only one deployer may work \
                  at once. Wait until it has finished, or end it: kubectl -n mode-warn delete pod first"
             ]
         );
@@ -199,7 +199,7 @@ fn a_plain_pod_cannot_be_labelled_into_a_deployer() {
         let message = refusal(scene.patch("plain", &become_one).await)?;
         ensure!(
             message.ends_with(
-                "DeployerPolicy \"labelled-in\" refuses pod \"plain\" for \"b\": label scene of an active deployer pod cannot be added, changed or \
+                "DeployerPolicy \"labelled-in\" refuses pod \"plain\" for \"b\" (IdentityChanged): label scene of an active deployer pod cannot be added, changed or \
                  removed, because the policy matches or reads it. Wait until the pod has finished, or delete it"
             ),
             "{message}"

@@ -96,7 +96,7 @@ fn an_old_rollout_does_not_come_back_after_a_newer_one_was_seen() {
         let message = scene.refuses(&old, "OlderGeneration").await?;
         assert_eq!(
             message,
-            "DeployerPolicy \"openshift-deploymentconfig\" refuses pod \"cfg-1-deploy\" for \"cfg\": its generation has ordinal 1, and 2 \
+            "DeployerPolicy \"openshift-deploymentconfig\" refuses pod \"cfg-1-deploy\" for \"cfg\" (OlderGeneration): its generation has ordinal 1, and 2 \
              (\"cfg-2\") is newer (policy spec.olderGenerations: Deny). To go back to an old version, start a new generation from it"
         );
         scene.delete(&newer.deployer()).await?;
@@ -148,7 +148,7 @@ fn a_rollout_that_was_seen_to_complete_does_not_come_back_though_its_controller_
         let message = scene.refuses(&first_pod, "GenerationCompleted").await?;
         assert_eq!(
             message,
-            "DeployerPolicy \"completed\" refuses pod \"cfg-1-deploy\" for \"cfg\": generation \"cfg-1\" has completed and is not run again \
+            "DeployerPolicy \"completed\" refuses pod \"cfg-1-deploy\" for \"cfg\" (GenerationCompleted): generation \"cfg-1\" has completed and is not run again \
              (policy spec.reruns). Start a new generation"
         );
         Ok(())
@@ -359,7 +359,7 @@ fn origin_16129_with_reruns_never_refuses_the_rollout() {
         let message = scene.refuses(&deployer, "GenerationAlreadyRun").await?;
         assert_eq!(
             message,
-            "DeployerPolicy \"reruns-never\" refuses pod \"cfg-3-deploy\" for \"cfg\": generation \"cfg-3\" was run before (outcome Unknown) \
+            "DeployerPolicy \"reruns-never\" refuses pod \"cfg-3-deploy\" for \"cfg\" (GenerationAlreadyRun): generation \"cfg-3\" was run before (outcome Unknown) \
              and is not run again (policy spec.reruns: Never). Start a new generation"
         );
         let (_, newer) = labelled(&scene, 5, ("scene", "reruns-never")).await?;

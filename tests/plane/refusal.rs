@@ -23,7 +23,7 @@ fn the_second_deployer_of_a_config_is_refused_with_the_holder_and_the_way_out() 
             status.message,
             format!(
                 "admission webhook \"{OPENSHIFT_NAME}.policies.deployer-guard.io\" denied the request: DeployerPolicy \
-                 \"{OPENSHIFT_NAME}\" refuses pod \"cfg-2-deploy\" for \"cfg\": deployer pod \"cfg-1-deploy\" (generation \"cfg-1\") is active, and \
+                 \"{OPENSHIFT_NAME}\" refuses pod \"cfg-2-deploy\" for \"cfg\" (DeployerActive): deployer pod \"cfg-1-deploy\" (generation \"cfg-1\") is active, and \
                  only one deployer may work at once. Wait until it has finished, or end it: kubectl -n refusal delete pod cfg-1-deploy"
             )
         );

@@ -21,7 +21,7 @@ fn kubectl_prints_the_refusal_with_the_holder_and_the_way_out() {
             printed.trim_end(),
             format!(
                 "Error from server (Forbidden): error when creating \"{file}\": admission webhook \"{VERDICTS}\" denied the request: \
-                 DeployerPolicy \"{OPENSHIFT_NAME}\" refuses pod \"cfg-2-deploy\" for \"cfg\": deployer pod \"cfg-1-deploy\" (generation \
+                 DeployerPolicy \"{OPENSHIFT_NAME}\" refuses pod \"cfg-2-deploy\" for \"cfg\" (DeployerActive): deployer pod \"cfg-1-deploy\" (generation \
                  \"cfg-1\") is active, and only one deployer may work at once. Wait until it has finished, or end it: kubectl -n \
                  records-kubectl delete pod cfg-1-deploy"
             )
