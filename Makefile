@@ -12,6 +12,10 @@ STAGE := ./scripts/stage
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+ifneq ($(filter-out node plane,$(DEMO)),)
+$(error DEMO is node or plane, not $(DEMO))
+endif
+
 .PHONY: demo
 demo: tools ## Run the main job on a real node, or on a control plane where none can run (DEMO=plane); KEEP=1 leaves it running
 	@KEEP=$(KEEP) DEMO=$(DEMO) ./scripts/demo
@@ -73,9 +77,9 @@ cluster: rust ## Start a real node with the chart on it, and leave it running (L
 	@target=$${CARGO_TARGET_DIR:-target}; $$target/debug/cluster $$target/image/deployer-guard.tar $$target/cluster.end
 
 .PHONY: cluster-down
-cluster-down: ## End what `make cluster` left running
-	@state=$${CARGO_TARGET_DIR:-target}/cluster.end; \
-	  if [ -s "$$state" ]; then bash "$$state"; rm -f "$$state"; else echo "no cluster was left running"; fi
+cluster-down: ## End what `make cluster` or `make demo KEEP=1` left running
+	@none="no cluster was left running"; for state in $${CARGO_TARGET_DIR:-target}/{cluster,demo}.end; do \
+	  if [ -s "$$state" ]; then bash "$$state"; rm -f "$$state"; none=''; fi; done; [ -z "$$none" ] || echo "$$none"
 
 .PHONY: certs
 certs: ## Make certificates for development, in certs/out

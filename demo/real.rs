@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::ground::Ground;
 use crate::scenes::{CROWD, SHOP, at_once, config_of, crowd, records, refusal};
-use crate::show::{heading, kind, tally};
+use crate::show::{heading, kind, say_how_it_ends, tally};
 
 /// How long anything here may take. On an idle machine it takes some seconds.
 const LIMIT: Duration = Duration::from_mins(1);
@@ -83,8 +83,7 @@ fn leave(node: Node) -> anyhow::Result<()> {
     );
     println!("  alias kubectl={} helm={}", kubectl.display(), helm.display());
     println!("  kubectl get dpol -o wide; kubectl -n {SHOP} get deployerclaims,pods; kubectl -n {NAMESPACE} get pods");
-    println!("End it with:\n  {}", left.end_command);
-    Ok(())
+    say_how_it_ends(&left.end_command)
 }
 
 /// A deployer does its work, which ends by itself, and the next is admitted.

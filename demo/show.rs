@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::Context as _;
 use deployer_guard_testkit::objects::Answer;
 
 pub(crate) fn heading(text: &str) {
@@ -34,4 +35,15 @@ pub(crate) fn kind(answer: &Answer) -> String {
             format!("{} {:<10} {cause}", answer.code, status.reason)
         }
     }
+}
+
+/// Says how what is left running is ended, and leaves it for `make cluster-down`.
+pub(crate) fn say_how_it_ends(command: &str) -> anyhow::Result<()> {
+    if let Some(file) = std::env::var_os("DEMO_END") {
+        std::fs::write(&file, format!("{command}\n")).context("writing how it ends")?;
+        println!("End it with make cluster-down, or:\n  {command}");
+    } else {
+        println!("End it with:\n  {command}");
+    }
+    Ok(())
 }

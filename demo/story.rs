@@ -10,7 +10,7 @@ use deployer_guard_testkit::{ControlPlane, Stage, StoreWatch, openshift::Rollout
 use crate::ground::Ground;
 use crate::guards;
 use crate::scenes::{CROWD, REFUSED_POD, SHOP, at_once, config_of, crowd, records, refusal};
-use crate::show::{heading, kind, tally};
+use crate::show::{heading, kind, say_how_it_ends, tally};
 
 /// Rounds of the storm in which a replica is killed.
 const ROUNDS: u32 = 20;
@@ -98,8 +98,7 @@ async fn leave(stage: Stage, program: &Path) -> anyhow::Result<()> {
     );
     println!("Which guard leads, and what the guards log:");
     println!("  kubectl -n deployer-guard get lease deployer-guard; tail {logs}");
-    println!("End it with:\n  {}", left.end_command);
-    Ok(())
+    say_how_it_ends(&left.end_command)
 }
 
 /// The holder finishes, the next rollout is admitted, and a retry of an old one is refused.
