@@ -38,7 +38,9 @@ pub type UnknownFields = BTreeMap<String, serde_json::Value>;
     printcolumn = r#"{"name": "Phase", "type": "string", "jsonPath": ".status.phase"}"#,
     printcolumn = r#"{"name": "Since", "type": "date", "jsonPath": ".spec.holder.admittedAt"}"#,
     printcolumn = r#"{"name": "Rejections", "type": "integer", "jsonPath": ".status.rejections.count"}"#,
-    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
+    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#,
+    printcolumn = r#"{"name": "Policy", "type": "string", "priority": 1, "jsonPath": ".spec.policy.name"}"#,
+    printcolumn = r#"{"name": "Requested By", "type": "string", "priority": 1, "jsonPath": ".spec.holder.requestedBy"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct DeployerClaimSpec {

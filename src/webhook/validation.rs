@@ -2,13 +2,14 @@
 
 use super::calls::{Call, Reply};
 use super::review::{Request, write_status};
-use crate::api::DeployerPolicy;
+use crate::api::{DeployerPolicy, GROUP};
 use crate::aside::AT_ONCE;
 use crate::cluster::webhook_configuration::ANSWERS;
 use crate::domain::expression::BUDGET;
 use crate::domain::policy::Policy;
 use kube::core::Status;
 use kube::core::response::{StatusCause, StatusDetails, StatusSummary};
+use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
@@ -59,11 +60,16 @@ fn validate(body: &[u8]) -> Reply {
         Ok(object) => object.clone(),
         Err(error) => return Reply::text(400, &error.to_string()),
     };
+    let name = object
+        .pointer("/metadata/name")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned();
     let judged = match serde_json::from_value::<DeployerPolicy>(object) {
         Ok(policy) => judge(&policy),
         Err(error) => Err(vec![cause("", error.to_string())]),
     };
-    let causes = match judged {
+    let mut causes = match judged {
         Ok(warnings) => return Reply::json(200, write_status(&request.uid, None, warnings)),
         Err(causes) => causes,
     };
@@ -72,9 +78,15 @@ fn validate(body: &[u8]) -> Reply {
         .map(|cause| cause.message.as_str())
         .collect::<Vec<_>>()
         .join("; ");
+    // A client puts the field before the text.
+    for cause in &mut causes {
+        if let Some(text) = cause.message.strip_prefix(&cause.field) {
+            cause.message = text.trim_start_matches([':', ' ']).to_owned();
+        }
+    }
     let details = StatusDetails {
-        name: String::new(),
-        group: String::new(),
+        name,
+        group: GROUP.into(),
         kind: "DeployerPolicy".into(),
         uid: String::new(),
         causes,
@@ -92,7 +104,7 @@ fn validate(body: &[u8]) -> Reply {
 }
 
 fn answers(request: &Request) -> String {
-    let name = |object: &serde_json::Value| Some(object.pointer("/metadata/name")?.as_str()?.to_owned());
+    let name = |object: &Value| Some(object.pointer("/metadata/name")?.as_str()?.to_owned());
     let name = request.object.as_ref().and_then(name).unwrap_or_default();
     format!("{ANSWERS} {name:?}")
 }

@@ -115,8 +115,13 @@ impl Acceptance {
 fn rule_to_add(resource: &ApiResource, verbs: Verbs) -> String {
     let verbs: Vec<String> = verbs.iter().map(|verb| format!("\"{verb}\"")).collect();
     format!(
-        "spec.owner: deployer-guard may not read {plural}, or not patch them as spec.owner.wake asks. Add to ClusterRole \
+        "spec.owner: deployer-guard may not {may} {plural}. Add to ClusterRole \
          deployer-guard-owners the rule {{apiGroups: [\"{group}\"], resources: [\"{plural}\"], verbs: [{verbs}]}}.",
+        may = if verbs.len() > 1 {
+            "read, or not patch as spec.owner.wake asks,"
+        } else {
+            "read"
+        },
         verbs = verbs.join(", "),
         plural = resource.plural,
         group = resource.group
