@@ -165,15 +165,20 @@ impl Statuses {
 
     fn drop_rest(&self) {
         let rest = std::mem::take(&mut *self.lock());
+        let sent = |due: &Due| due.in_doubt.as_ref().map(|sent| sent.unwritten.clone());
+        let lost: Vec<_> = rest
+            .values()
+            .flat_map(|due| [Some(due.unwritten.clone()), sent(due)])
+            .flatten()
+            .collect();
         tracing::warn!(
             claims = rest.len(),
+            rejections = lost.iter().map(|lost| lost.count).sum::<i64>(),
+            waiting = lost.iter().map(|lost| lost.owners.waiting()).sum::<usize>(),
             "the status of claims does not say what was refused last: it could not be written in time"
         );
-        for due in rest.values() {
-            self.count_dropped(&due.unwritten);
-            if let Some(sent) = &due.in_doubt {
-                self.count_dropped(&sent.unwritten);
-            }
+        for lost in &lost {
+            self.count_dropped(lost);
         }
     }
 

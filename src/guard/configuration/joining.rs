@@ -32,14 +32,23 @@ const LONG_AGO: Duration = Duration::from_mins(10);
 pub(super) struct Joining {
     lacking: Option<Instant>,
     added: Option<(Instant, Duration)>,
+    /// Since when the entries hold all of these.
+    whole: Option<(Instant, Vec<CertificateDer<'static>>)>,
 }
 
 impl Joining {
-    /// Whether it is time to add what is lacking.
-    fn is_due(&mut self, is_lacking: bool, at: Instant) -> bool {
+    /// Whether it is time to add what is lacking of these authorities.
+    fn is_due(&mut self, is_lacking: bool, authorities: &[CertificateDer<'static>], at: Instant) -> bool {
+        let whole = self.whole.take().filter(|(_, held)| held == authorities);
         if !is_lacking {
             self.lacking = None;
+            self.whole = whole.or_else(|| Some((at, authorities.to_vec())));
             return false;
+        }
+        // They were there for long, and the guard that leads has let go of them: replicas may serve by them.
+        if whole.as_ref().is_some_and(|(since, _)| *since + LONG_AGO <= at) {
+            self.whole = whole;
+            return true;
         }
         let since = *self.lacking.get_or_insert(at);
         match self.added {
@@ -56,6 +65,7 @@ impl Joining {
             _ => LEADER_FIRST,
         };
         self.added = Some((at, pause));
+        self.whole = None;
     }
 }
 
@@ -67,7 +77,7 @@ impl Programmer {
         let lacking: Vec<_> = (0..entries.len())
             .filter(|i| !self.leads.leads() && joined(&entries[*i], &authorities) != entries[*i])
             .collect();
-        let Some(found) = found.filter(|_| joining.is_due(!lacking.is_empty(), Instant::now())) else {
+        let Some(found) = found.filter(|_| joining.is_due(!lacking.is_empty(), &authorities, Instant::now())) else {
             return !lacking.is_empty();
         };
         let with = |some: &[usize]| -> Vec<_> {
@@ -145,19 +155,47 @@ mod tests {
         let at = Instant::now();
         let seconds = |seconds| at + Duration::from_secs(seconds);
         let mut joining = Joining::default();
-        assert!(!joining.is_due(true, at));
-        assert!(!joining.is_due(false, seconds(2)), "the leader did it");
-        assert!(!joining.is_due(true, seconds(4)));
-        assert!(joining.is_due(true, seconds(7)));
+        assert!(!joining.is_due(true, &[], at));
+        assert!(!joining.is_due(false, &[], seconds(2)), "the leader did it");
+        assert!(!joining.is_due(true, &[], seconds(4)));
+        assert!(joining.is_due(true, &[], seconds(7)));
         joining.added(seconds(7));
-        assert!(!joining.is_due(true, seconds(9)));
-        assert!(joining.is_due(true, seconds(10)), "somebody took it away");
+        assert!(!joining.is_due(true, &[], seconds(9)));
+        assert!(joining.is_due(true, &[], seconds(10)), "somebody took it away");
         joining.added(seconds(10));
-        assert!(!joining.is_due(true, seconds(15)) && joining.is_due(true, seconds(16)));
+        assert!(!joining.is_due(true, &[], seconds(15)) && joining.is_due(true, &[], seconds(16)));
         joining.added(seconds(16));
-        assert!(joining.is_due(true, seconds(16 + 600)), "it was not kept for ever");
+        assert!(joining.is_due(true, &[], seconds(16 + 600)), "it was not kept for ever");
         joining.added(seconds(16 + 600));
-        assert!(joining.is_due(true, seconds(16 + 603)));
+        assert!(joining.is_due(true, &[], seconds(16 + 603)));
+    }
+
+    #[test]
+    fn what_was_there_for_long_is_added_at_once_and_what_is_new_is_the_leaders_first() {
+        let at = Instant::now();
+        let seconds = |seconds| at + Duration::from_secs(seconds);
+        let authority = |byte: u8| vec![CertificateDer::from(vec![byte])];
+        let mut joining = Joining::default();
+        assert!(!joining.is_due(false, &authority(1), at));
+        assert!(!joining.is_due(false, &authority(1), seconds(3600)));
+        assert!(joining.is_due(true, &authority(1), seconds(3601)), "it was let go of");
+        assert!(
+            joining.is_due(true, &authority(1), seconds(3602)),
+            "the write met another"
+        );
+        joining.added(seconds(3602));
+        assert!(
+            !joining.is_due(true, &authority(1), seconds(3603)),
+            "somebody takes it away again"
+        );
+
+        let mut joining = Joining::default();
+        assert!(!joining.is_due(false, &authority(1), seconds(4000)));
+        assert!(!joining.is_due(false, &authority(1), seconds(5000)));
+        assert!(
+            !joining.is_due(true, &authority(2), seconds(5001)),
+            "the source has another"
+        );
     }
 
     #[test]
