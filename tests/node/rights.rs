@@ -106,7 +106,8 @@ async fn deleted(site: &Site) -> anyhow::Result<()> {
     }
     label(Some("yes")).await?;
     let pods: Api<Pod> = Api::namespaced(site.client(), RARELY);
-    until("one of two to be deleted", 2 * SOON, async || {
+    // That a namespace is in a policy's selector again is found when a key with an active pod is read anew, every five minutes.
+    until("one of two to be deleted", 7 * SOON, async || {
         let all = pods.list(&ListParams::default()).await?.items;
         let left = all
             .iter()
