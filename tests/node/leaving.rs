@@ -1,10 +1,10 @@
 //! Uninstalling, with everything in use.
 
 use anyhow::ensure;
-use deployer_guard_testkit::NAMESPACE;
+use deployer_guard_testkit::{NAMESPACE, until};
 use serde_json::Value;
 
-use crate::site::{Site, text};
+use crate::site::{SOON, Site, text};
 use crate::work::{deployer, program};
 
 /// What `helm uninstall` keeps: the custom resources, with all that is stored of them, and the namespace, which is not Helm's.
@@ -30,9 +30,14 @@ pub(crate) async fn uninstall(site: &Site) -> anyhow::Result<()> {
     site.admitted("stays", &other).await?;
     site.admitted_soon("stays", &deployer("cfg", "second", &[])).await?;
     site.delete_namespace("leaving").await?;
-    let left = left(site).await?;
-    let more: Vec<_> = left.iter().filter(|object| !KEPT.contains(&object.as_str())).collect();
-    ensure!(more.is_empty(), "these are left: {more:?}");
+    // Pods of ours may still be ending: they serve on for a moment, and have then no right to record what they refused last.
+    until("nothing else of ours to be left", SOON, async || {
+        let left = left(site).await?;
+        let more: Vec<_> = left.iter().filter(|object| !KEPT.contains(&object.as_str())).collect();
+        ensure!(more.is_empty(), "these are left: {more:?}");
+        Ok(())
+    })
+    .await?;
     let claims = site
         .kubectl(&["-n", "stays", "get", "deployerclaims", "-o=name"])
         .await?;
