@@ -7,16 +7,17 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher, RandomState};
-use std::pin::pin;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
 use kube::ResourceExt;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use crate::api::claim::{Batch, DeployerClaim, PROTOCOL, Rejection, WaitingOwner};
+use crate::cluster::events::moments_after;
 use crate::cluster::store::{Store, WriteError};
 use crate::domain::claim_status::{Unwritten, holds, updated};
 use crate::telemetry::metrics::Metrics;
@@ -29,8 +30,7 @@ const MAX_CLAIMS: usize = 4096;
 const AT_A_TIME: usize = 4;
 /// Longest time that a write may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time that the last writes get, and the pause before what was in each other's way is written again.
-const LAST: Duration = Duration::from_secs(4);
+/// The pause before what was in another's way at the end is written again.
 const AGAIN: Duration = Duration::from_millis(100);
 /// Periods over which a write is tried again.
 const MAX_TRIES: u32 = 30;
@@ -126,33 +126,25 @@ impl Statuses {
     }
 
     /// Writes what came in, once a second, until `stop`; then what is there still, for a moment. What is left is counted.
-    pub async fn run(self: Arc<Self>, stop: impl Future<Output = ()> + Send) {
-        let mut stop = pin!(stop);
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut ticks = interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let over = loop {
-            tokio::select! {
-                _ = ticks.tick() => {}
-                () = &mut stop => break Instant::now() + LAST,
-            }
-            let mut writing = pin!(self.write_all());
-            tokio::select! {
-                () = &mut writing => {}
-                () = &mut stop => {
-                    let over = Instant::now() + LAST;
-                    let _too_late = timeout_at(over, writing).await;
-                    break over;
+        let writing = async {
+            while !stop.is_cancelled() {
+                tokio::select! {
+                    _ = ticks.tick() => {}
+                    () = stop.cancelled() => {}
                 }
-            }
-        };
-        let rest = async {
-            while !self.lock().is_empty() {
                 self.write_all().await;
+            }
+            while !self.lock().is_empty() {
                 sleep(AGAIN).await;
+                self.write_all().await;
             }
         };
-        if timeout_at(over, rest).await.is_err() {
-            self.drop_rest();
+        tokio::select! {
+            () = writing => {}
+            () = moments_after(&stop) => self.drop_rest(),
         }
     }
 
@@ -165,14 +157,11 @@ impl Statuses {
 
     fn drop_rest(&self) {
         let rest = std::mem::take(&mut *self.lock());
-        let sent = |due: &Due| due.in_doubt.as_ref().map(|sent| sent.unwritten.clone());
-        let lost: Vec<_> = rest
-            .values()
-            .flat_map(|due| [Some(due.unwritten.clone()), sent(due)])
-            .flatten()
-            .collect();
+        let claims = rest.len();
+        let both = |due: Due| [Some(due.unwritten), due.in_doubt.map(|sent| sent.unwritten)];
+        let lost: Vec<_> = rest.into_values().flat_map(both).flatten().collect();
         tracing::warn!(
-            claims = rest.len(),
+            claims,
             rejections = lost.iter().map(|lost| lost.count).sum::<i64>(),
             waiting = lost.iter().map(|lost| lost.owners.waiting()).sum::<usize>(),
             "the status of claims does not say what was refused last: it could not be written in time"

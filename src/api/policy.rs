@@ -129,11 +129,7 @@ impl DeployerPolicySpec {
     /// `failurePolicy` as it is in force: what only warns or records refuses nothing.
     #[must_use]
     pub fn effective_failure_policy(&self) -> FailurePolicy {
-        if self.mode == Mode::Enforce {
-            self.failure_policy
-        } else {
-            FailurePolicy::Ignore
-        }
+        self.failure_policy.under(self.mode)
     }
 
     /// `olderGenerations` with its default filled in.
@@ -173,6 +169,14 @@ pub enum FailurePolicy {
     Fail,
     /// The deployer pod is admitted.
     Ignore,
+}
+
+impl FailurePolicy {
+    /// What it comes to under a mode: one that refuses nobody refuses nobody for want of a decision.
+    #[must_use]
+    pub fn under(self, mode: Mode) -> Self {
+        if mode == Mode::Enforce { self } else { Self::Ignore }
+    }
 }
 
 /// For what at most one deployer may be active.

@@ -1,7 +1,5 @@
 //! Where the API servers find the webhook.
 
-use std::num::NonZeroU16;
-
 use anyhow::{Context, ensure};
 use http1::uri::Authority;
 use rustls::pki_types::ServerName;
@@ -97,7 +95,7 @@ fn check_url(url: &str) -> anyhow::Result<()> {
         .map_or(authority.as_str(), |(_, port)| port);
     let port = port.split_once(':').map(|(_, port)| port);
     ensure!(
-        port.is_none_or(|port| port.starts_with(|c: char| c.is_ascii_digit()) && port.parse::<NonZeroU16>().is_ok()),
+        port.is_none_or(|port| port.starts_with(|c: char| c.is_ascii_digit()) && flags::port(port).is_ok()),
         "--url {url}: the port must be a number from 1 to 65535"
     );
     Ok(())

@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use futures::future::join;
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::kubernetes::KubernetesArgs;
 use super::serve_to_the_end;
 use super::window::WindowArgs;
 use crate::cluster::configurations::Configurations;
-use crate::cluster::events::{Events, Publisher, RECORDING};
+use crate::cluster::events::{Events, Publisher};
 use crate::cluster::live::LiveStore;
 use crate::cluster::secrets::{CertificateReads, Secrets};
 use crate::observer::Observer;
@@ -115,7 +114,7 @@ async fn serve(args: WebhookArgs) -> anyhow::Result<()> {
     let publisher = Publisher::new(notices, client, instance, Arc::clone(&metrics));
     let publishing = tokio::spawn(publisher.run(served.clone()));
     let statuses = Arc::new(Statuses::new(Arc::<LiveStore>::clone(&store), Arc::clone(&metrics)));
-    let writing = tokio::spawn(Arc::clone(&statuses).run(served.clone().cancelled_owned()));
+    let writing = tokio::spawn(Arc::clone(&statuses).run(served.clone()));
     let observer = Observer::new(Arc::clone(&store), window, Arc::clone(&metrics)).telling(Arc::clone(&statuses));
     let observer = Arc::new(observer);
     let desks = Arc::new(Desks::new(Arc::clone(&store), observer));
@@ -143,9 +142,7 @@ async fn serve(args: WebhookArgs) -> anyhow::Result<()> {
     // What was refused in the last second is still to be recorded.
     served.cancel();
     tokio::select! {
-        recorded = timeout(RECORDING, join(publishing, writing)) => if recorded.is_err() {
-            tracing::warn!("ended with records still to be written");
-        },
+        _ = join(publishing, writing) => {}
         () = signals.second() => tracing::warn!("ended at once"),
     }
     Ok(())

@@ -19,9 +19,7 @@ use self::recorder::Recorder;
 use crate::domain::answer::truncate;
 use crate::telemetry::metrics::{EventResult, Metrics};
 
-/// How long the last records of a process that ends may take, all in all.
-pub const RECORDING: Duration = Duration::from_secs(5);
-/// How long what waits in the queue then is published.
+/// How long the last records of a process that ends may take.
 const LAST: Duration = Duration::from_secs(4);
 /// Longest time that publishing one may take: an API server that hangs must not stop the others.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -112,6 +110,12 @@ impl Events {
     }
 }
 
+/// Completes when the last records of a process have had their time, which begins with `stop`.
+pub(crate) async fn moments_after(stop: &CancellationToken) {
+    stop.cancelled().await;
+    sleep(LAST).await;
+}
+
 impl Publisher {
     /// Publishes the notices of a queue. `instance` tells the replicas apart.
     #[must_use]
@@ -135,10 +139,7 @@ impl Publisher {
 
     /// Publishes until every [`Events`] is gone, or until `stop`; then what waits still, for a moment. What is left is counted.
     pub async fn run(mut self, stop: CancellationToken) {
-        let mut over = pin!(async {
-            stop.cancelled().await;
-            sleep(LAST).await;
-        });
+        let mut over = pin!(moments_after(&stop));
         loop {
             let next = tokio::select! {
                 biased;

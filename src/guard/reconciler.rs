@@ -103,7 +103,7 @@ impl<S: Upkeep> Reconciler<S> {
         // The status of claims is written until all that changes claims has ended.
         let (statuses, done) = (Arc::clone(&rooms.statuses), CancellationToken::new());
         let over = done.clone();
-        let write = move || Arc::clone(&statuses).run(over.clone().cancelled_owned());
+        let write = move || Arc::clone(&statuses).run(over.clone());
         let mut writing = JoinSet::new();
         writing.spawn(tend("statuses", metrics, done.clone(), Ending::Wait, write));
         let mut loops = rooms.open(&stop);

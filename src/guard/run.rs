@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::board::{Board, Leads};
@@ -16,7 +15,7 @@ use super::leadership::{Leadership, LeaseParams};
 use super::policy_status::StatusWriter;
 use super::reconciler::{self, Reconciler};
 use super::tasks::Tasks;
-use crate::cluster::events::{Events, Publisher, RECORDING};
+use crate::cluster::events::{Events, Publisher};
 use crate::cluster::live::LiveStore;
 use crate::cluster::policy_statuses::PolicyStatuses;
 use crate::domain::pursuit::Window;
@@ -142,9 +141,7 @@ pub async fn run(
             leadership.release().await;
         }
         done.cancel();
-        if timeout(RECORDING, publishing).await.is_err() {
-            tracing::warn!("ended with Events still to be published");
-        }
+        let _published = publishing.await;
         ended
     };
     Ok(tokio::select! {

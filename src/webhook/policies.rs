@@ -63,17 +63,14 @@ impl Known {
         fn of<T: for<'de> Deserialize<'de>>(policy: &Value, pointer: &str) -> Option<T> {
             T::deserialize(policy.pointer(pointer)?).ok()
         }
-        let mode = of(policy, "/spec/mode");
-        let failure_policy = match mode {
-            Some(Mode::Warn | Mode::Audit) => FailurePolicy::Ignore,
-            Some(Mode::Enforce) | None => of(policy, "/spec/failurePolicy").unwrap_or(FailurePolicy::Fail),
-        };
+        let mode = of(policy, "/spec/mode").unwrap_or(Mode::Enforce);
+        let failure_policy: FailurePolicy = of(policy, "/spec/failurePolicy").unwrap_or(FailurePolicy::Fail);
         Self {
             name: of(policy, "/metadata/name").unwrap_or_default(),
             uid: of(policy, "/metadata/uid").unwrap_or_default(),
             generation: of(policy, "/metadata/generation").unwrap_or_default(),
-            mode: mode.unwrap_or(Mode::Enforce),
-            failure_policy,
+            mode,
+            failure_policy: failure_policy.under(mode),
             policy: Err(format!("it cannot be read: {why}")),
         }
     }

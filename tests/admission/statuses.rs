@@ -1,6 +1,5 @@
 //! The status of claims, written in the background.
 
-use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +24,7 @@ impl Scene {
     fn begin() -> Self {
         let (store, metrics) = (Arc::new(FaultyStore::default()), Arc::new(Metrics::new()));
         let statuses = Arc::new(Statuses::new(Arc::<FaultyStore>::clone(&store), Arc::clone(&metrics)));
-        tokio::spawn(Arc::clone(&statuses).run(pending()));
+        tokio::spawn(Arc::clone(&statuses).run(CancellationToken::new()));
         Self {
             store,
             metrics,
@@ -62,7 +61,7 @@ async fn ended(scene: impl FnOnce(&Scene)) -> (Scene, Duration) {
     made.unwrap();
     let statuses = Arc::new(Statuses::new(Arc::<FaultyStore>::clone(&store), Arc::clone(&metrics)));
     let stop = CancellationToken::new();
-    let running = tokio::spawn(Arc::clone(&statuses).run(stop.clone().cancelled_owned()));
+    let running = tokio::spawn(Arc::clone(&statuses).run(stop.clone()));
     let all = Scene {
         store,
         metrics,
@@ -264,7 +263,7 @@ async fn kept_out(wake: &str, mode: &str) -> Replica {
     policy["spec"]["owner"]["wake"] = wake.into();
     policy["metadata"]["generation"] = 2.into();
     replica.learn(policy);
-    tokio::spawn(Arc::clone(&replica.statuses).run(pending()));
+    tokio::spawn(Arc::clone(&replica.statuses).run(CancellationToken::new()));
     (1..=3).for_each(|version| replica.rollout(version, "New"));
     replica.run(OPENSHIFT, &deployer(2, "u2")).await;
     for (version, uid) in [(3, "u3"), (1, "u1"), (3, "u4")] {

@@ -1,4 +1,5 @@
-//! Entries that the API server does not take: remembered, so that they are not tried again and again.
+//! Entries that are left as they are stored: those that the API server does not take, remembered, so that they are not tried again and
+//! again, and those of policies that cannot be read.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
