@@ -141,6 +141,13 @@ impl Claims {
         view.is_some_and(|view| read.resource_version().as_deref() == Some(&view.version))
     }
 
+    /// The version in which a claim is known.
+    #[must_use]
+    pub(super) fn version(&self, namespace: &str, name: &str) -> Option<Box<str>> {
+        let view = self.known.get(&(namespace.into(), name.into()));
+        view.map(|view| view.version.clone())
+    }
+
     /// Forgets the claim at a spot.
     pub(super) fn lost(&mut self, spot: &Spot) {
         self.known

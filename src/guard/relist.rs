@@ -63,13 +63,18 @@ impl<S: Upkeep> Relist<S> {
         Ok(())
     }
 
-    /// Whether a pod that the watch has not shown is there. A list alone proves nothing.
+    /// Whether a pod that the watch has not shown is there. A list alone proves nothing; and where the watch spoke while it was read, the
+    /// watch may know more than the answer.
     async fn missed(&self, watched: &Watched, pod: &Listed) -> Result<bool, ReadError> {
+        let before = version_of(watched, &pod.uid);
         let read = self.store.whole_pod(&pod.namespace, &pod.name);
         let Some(found) = read_within("a pod", read).await? else {
             return Ok(false);
         };
         let uid = found["metadata"]["uid"].as_str().unwrap_or_default();
+        if version_of(watched, uid) != before.filter(|_| uid == pod.uid) {
+            return Ok(false);
+        }
         let news = if activity_of(&found).is_active() {
             version_of(watched, uid).as_deref() != found["metadata"]["resourceVersion"].as_str()
         } else {
@@ -85,6 +90,9 @@ impl<S: Upkeep> Relist<S> {
     async fn stale(&self, watched: &Watched, pod: &Suspect) -> Result<bool, ReadError> {
         let read = self.store.whole_pod(&pod.namespace, &pod.name);
         let found = read_within("a pod", read).await?;
+        if version_of(watched, &pod.uid).as_ref() != Some(&pod.version) {
+            return Ok(false);
+        }
         let spots = match found.filter(|found| found["metadata"]["uid"].as_str() == Some(&*pod.uid)) {
             Some(found) => {
                 let news = found["metadata"]["resourceVersion"].as_str() != Some(&*pod.version);
@@ -117,6 +125,7 @@ impl<S: Upkeep> Relist<S> {
         let (missed_still, stale_still) = self.lookout.claims().differences(&listed);
         let mut found = 0;
         for claim in missed.iter().filter(|claim| missed_still.contains(claim)) {
+            let before = self.lookout.claims().version(&claim.namespace, &claim.name);
             let read = self.store.claim(&claim.namespace, &claim.name);
             let read = match read_within("a claim", read).await {
                 Ok(Some(read)) => read,
@@ -125,7 +134,8 @@ impl<S: Upkeep> Relist<S> {
                 Err(why) if why.is_unreadable() => continue,
                 Err(why) => return Err(why),
             };
-            if !self.lookout.claims().is_shown(&read) {
+            let spoken = self.lookout.claims().version(&claim.namespace, &claim.name) != before;
+            if !spoken && !self.lookout.claims().is_shown(&read) {
                 found += 1;
                 self.observer.saw(&read, Origin::Theirs);
                 if let Some(spot) = self.lookout.claim_shown(&read) {
@@ -134,8 +144,10 @@ impl<S: Upkeep> Relist<S> {
             }
         }
         for spot in stale.into_iter().filter(|spot| stale_still.contains(spot)) {
-            let read = self.store.claim(&spot.namespace, &spot.claim);
-            if read_within("a claim", read).await?.is_none() {
+            let before = self.lookout.claims().version(&spot.namespace, &spot.claim);
+            let read = read_within("a claim", self.store.claim(&spot.namespace, &spot.claim)).await?;
+            let spoken = self.lookout.claims().version(&spot.namespace, &spot.claim) != before;
+            if !spoken && read.is_none() {
                 found += 1;
                 self.lookout.claims().lost(&spot);
                 self.lookout.queue.now(spot);

@@ -57,6 +57,8 @@ pub(crate) enum Fault {
     },
     /// It waits until the gate opens, and is done then.
     Hold(Gate),
+    /// A read is done at once, and its answer waits until the gate opens.
+    Late(Gate),
     /// A list shows nothing, as one from before all this.
     Stale,
     Panic,
@@ -257,6 +259,11 @@ impl FaultyStore {
                 return Err(ReadError { what, why });
             }
             Some(Fault::Hold(gate)) => gate.pass().await,
+            Some(Fault::Late(gate)) => {
+                let found = read.await;
+                gate.pass().await;
+                return found;
+            }
             Some(Fault::Panic) => panic!("asked to panic"),
             Some(fault) => panic!("{fault:?} is no fault of a read"),
             None => {}
@@ -299,7 +306,7 @@ impl FaultyStore {
             }
             Some(Fault::Hold(gate)) => gate.pass().await,
             Some(Fault::Panic) => panic!("asked to panic"),
-            Some(Fault::Stale) => panic!("a write is never stale"),
+            Some(Fault::Stale | Fault::Late(_)) => panic!("a write is never stale"),
             None => {}
         }
         let written = write.await;

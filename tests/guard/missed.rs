@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use deployer_guard::api::claim::Phase;
 use kube::ResourceExt;
+use serde_json::json;
 use tokio::time::sleep;
 
-use crate::faulty::{Fault, Op};
+use crate::faulty::{Fault, Gate, Op};
 use crate::scene::{Guard, RUNNERS, bound, claim, exists, held, holder, phase, runner, settle, store, until};
 
 #[tokio::test(start_paused = true)]
@@ -94,6 +95,43 @@ async fn a_list_that_shows_none_of_what_is_there_frees_and_deletes_nothing() {
         "and the watches have missed nothing"
     );
     assert!(store.calls(Op::ListPods).len() > 20);
+}
+
+/// The answer may be older than what the watch has said by then.
+#[tokio::test(start_paused = true)]
+async fn what_the_watch_says_while_a_pod_or_a_claim_is_read_is_not_undone_by_the_answer() {
+    for read in [Op::Pod, Op::Claim] {
+        let store = store();
+        let first = bound(runner("a", "shop", 1));
+        store.memory.put(first.clone());
+        held(&store, "shop", &first).await;
+        let guard = Guard::start(&store);
+        sleep(Duration::from_mins(3)).await;
+        store.deafen();
+        let unheard = if read == Op::Pod {
+            first.clone()
+        } else {
+            serde_json::to_value(claim(&store, "shop")).unwrap()
+        };
+        let mut changed = unheard.clone();
+        changed["metadata"]["annotations"] = json!({ "example.com/unheard": "" });
+        store.memory.put(changed);
+        let gate = Gate::shut();
+        store.plan(read, 1, Fault::Late(gate.clone()));
+        let before = store.calls(read).len();
+        for _ in 0..700 {
+            if store.calls(read).len() == before {
+                sleep(Duration::from_secs(1)).await;
+            }
+        }
+        assert_eq!(store.calls(read).len(), before + 1, "one {read:?} is under way");
+        store.undeafen();
+        store.memory.put(unheard);
+        settle().await;
+        gate.open();
+        settle().await;
+        assert_eq!(guard.metric("guard_missed_changes_total", ""), 0, "{read:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,13 +1,19 @@
 //! A guard whose world is an old one: every list is answered as it was long ago, and no watch says what came after, as with an API server
-//! whose watch cache is broken.
+//! whose watch cache is broken; and lists whose answers come after the watch has said more.
+
+use std::time::Duration;
 
 use anyhow::ensure;
-use deployer_guard_testkit::until;
+use deployer_guard_testkit::objects::apply_yaml;
+use deployer_guard_testkit::{ApiProxy, Call, Stage, until};
+use tokio::time::sleep;
 
 use crate::ground::{Ground, bound, pod, policy, stage};
-use crate::scene::{SOON, run};
+use crate::scene::{PROGRAM, SOON, run};
 
 const P: &str = "old-lists";
+/// A policy that is made while a list is under way.
+const LATE: &str = "late-list";
 
 #[test]
 fn a_guard_whose_first_lists_are_old_harms_nobody_and_catches_up() {
@@ -89,5 +95,25 @@ fn a_guard_whose_first_lists_are_old_harms_nobody_and_catches_up() {
         ground.until_free((P, "new")).await?;
         ensure!(ground.uid("ended-2").await? == before[0].0, "the holder is gone");
         ground.end_with(&["ended-3"]).await.map(drop)
+    });
+}
+
+#[test]
+fn a_policy_that_is_made_while_the_policies_are_listed_is_put_in_force_at_once() {
+    run(async {
+        let mut ground = Ground::new(Stage::builder(PROGRAM).replicas(1), LATE).await?;
+        let proxy = ApiProxy::start(&ground.stage.plane, 0).await?;
+        // A watch lists page by page.
+        let of_rounds = |call: &Call| call.is_list("deployerpolicies") && !call.query.contains("limit=");
+        let mut held = proxy.hold_answers(of_rounds);
+        ground.guard_behind(&proxy, &[]).await?;
+        held.wait(1).await?;
+        let policy = policy(LATE, &serde_json::json!({})).to_string();
+        apply_yaml(&ground.client, &policy, "late-list").await?;
+        // Until the watch has shown it.
+        sleep(Duration::from_secs(1)).await;
+        held.release().await;
+        ground.stage.wait_enforced(LATE).await?;
+        ground.end_with(&[]).await.map(drop)
     });
 }

@@ -1,5 +1,7 @@
 //! The policies of the cluster as they were last heard of: where to look. What is written is based on live reads.
 
+mod heard;
+
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,12 +12,16 @@ use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Mutex as Asking, Notify, watch};
 
+use self::heard::{Heard, Stored};
 use super::super::board::PolicyVersion;
 use crate::api::DeployerPolicy;
 use crate::cluster::request::within;
 use crate::cluster::store::Failure;
+
+/// How often a policy is read that changes meanwhile.
+const READS: usize = 5;
 
 /// The version of a policy.
 #[must_use]
@@ -26,9 +32,6 @@ pub fn version_of(policy: &DeployerPolicy) -> PolicyVersion {
         generation: policy.metadata.generation.unwrap_or_default(),
     }
 }
-
-/// By name; one that cannot be read, as one that a newer version wrote, with the reason.
-type Policies = BTreeMap<String, Result<DeployerPolicy, String>>;
 
 /// All policies at one moment.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +45,9 @@ pub struct Snapshot {
 /// The policies as they were last heard of.
 pub struct Known {
     api: Api<DeserializeGuard<DeployerPolicy>>,
-    policies: Mutex<Policies>,
+    heard: Mutex<Heard>,
+    /// Held while something is asked for.
+    asking: Asking<()>,
     /// Told when there is another version than before.
     pub changed: Notify,
 }
@@ -53,7 +58,8 @@ impl Known {
     pub fn new(client: Client) -> Self {
         Self {
             api: Api::all(client),
-            policies: Mutex::default(),
+            heard: Mutex::default(),
+            asking: Asking::default(),
             changed: Notify::new(),
         }
     }
@@ -70,44 +76,59 @@ impl Known {
             match event {
                 Some(Ok(Event::Init)) => listed = BTreeMap::new(),
                 Some(Ok(Event::InitApply(policy))) => drop(listed.insert(policy.name_any(), readable(policy))),
-                Some(Ok(Event::InitDone)) => self.replace(std::mem::take(&mut listed)),
-                Some(Ok(Event::Apply(policy))) => self.learn(policy.name_any(), readable(policy)),
-                Some(Ok(Event::Delete(policy))) => self.forget(&policy.name_any()),
+                Some(Ok(Event::InitDone)) => self.change(|heard| heard.watch_began(std::mem::take(&mut listed))),
+                Some(Ok(Event::Apply(policy))) => {
+                    let name = policy.name_any();
+                    self.change(|heard| heard.watch_says(&name, Some(readable(policy))));
+                }
+                Some(Ok(Event::Delete(policy))) => self.change(|heard| heard.watch_says(&policy.name_any(), None)),
                 Some(Err(error)) => tracing::warn!(%error, "the policies cannot be watched; trying again"),
                 None => return,
             }
         }
     }
 
-    /// Lists the policies: finds what a watch missed.
+    /// Lists the policies: finds what a watch missed. Nothing that the watch says meanwhile is undone.
     ///
     /// # Errors
     /// If they cannot be listed.
     pub async fn list(&self) -> Result<(), Failure> {
+        let _asking = self.asking.lock().await;
+        let asked = self.lock().ask();
         let list = within(self.api.list(&ListParams::default())).await?;
         let policies = list.items.into_iter();
         let policies = policies.map(|policy| (policy.name_any(), readable(policy)));
-        self.replace(policies.collect());
+        self.change(|heard| heard.listed(asked, policies.collect()));
         Ok(())
     }
 
     /// Reads one policy live, and remembers it.
     ///
     /// # Errors
-    /// If the API server does not answer with it.
+    /// If the API server does not answer with it, or it changes all the while.
     pub async fn read(&self, name: &str) -> Result<(), Failure> {
-        match within(self.api.get_opt(name)).await? {
-            Some(policy) => self.learn(name.to_owned(), readable(policy)),
-            None => self.forget(name),
+        let _asking = self.asking.lock().await;
+        for _ in 0..READS {
+            let asked = self.lock().ask();
+            let policy = within(self.api.get_opt(name)).await?.map(readable);
+            let read = self.lock().read(asked, name, policy);
+            if let Some(changed) = read {
+                if changed {
+                    self.changed.notify_one();
+                }
+                return Ok(());
+            }
         }
-        Ok(())
+        Err(Failure::Unreadable(format!(
+            "DeployerPolicy {name:?} changed during {READS} reads"
+        )))
     }
 
     /// All of them, as they are known now.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let mut snapshot = Snapshot::default();
-        for (name, policy) in self.lock().iter() {
+        for (name, policy) in self.lock().policies() {
             match policy {
                 Ok(policy) => snapshot.readable.push(policy.clone()),
                 Err(why) => drop(snapshot.unreadable.insert(name.clone(), why.clone())),
@@ -119,43 +140,20 @@ impl Known {
     /// The policy of this name, as it was last heard of.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<DeployerPolicy> {
-        self.lock().get(name).cloned()?.ok()
+        self.lock().policies().get(name).cloned()?.ok()
     }
 
-    fn learn(&self, name: String, policy: Result<DeployerPolicy, String>) {
-        let version = policy.as_ref().map(version_of).ok();
-        let before = self.lock().insert(name, policy);
-        if before.is_none_or(|before| before.as_ref().map(version_of).ok() != version) {
+    fn change(&self, change: impl FnOnce(&mut Heard) -> bool) {
+        if change(&mut self.lock()) {
             self.changed.notify_one();
         }
     }
 
-    fn forget(&self, name: &str) {
-        if self.lock().remove(name).is_some() {
-            self.changed.notify_one();
-        }
-    }
-
-    fn replace(&self, policies: Policies) {
-        let versions = |policies: &Policies| {
-            let versions = policies.iter();
-            let versions = versions.map(|(name, policy)| (name.clone(), policy.as_ref().map(version_of).ok()));
-            versions.collect::<Vec<_>>()
-        };
-        let mut known = self.lock();
-        let changed = versions(&known) != versions(&policies);
-        *known = policies;
-        drop(known);
-        if changed {
-            self.changed.notify_one();
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Policies> {
-        self.policies.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn readable(policy: DeserializeGuard<DeployerPolicy>) -> Result<DeployerPolicy, String> {
+fn readable(policy: DeserializeGuard<DeployerPolicy>) -> Stored {
     policy.0.map_err(|why| why.to_string())
 }

@@ -50,7 +50,14 @@ pub struct Call {
     accept: String,
 }
 
-/// Requests that are held back. They pass on when it is released or dropped.
+/// What is held back of a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Request,
+    Answer,
+}
+
+/// Requests, or their answers, that are held back. They pass on when it is released or dropped.
 #[derive(Debug)]
 pub struct Held {
     shared: Arc<Shared>,
@@ -69,6 +76,7 @@ struct Recorded {
 #[derive(Clone)]
 struct Gate {
     of: Arc<OfCalls>,
+    held: Part,
     waiting: watch::Sender<usize>,
     delivered: watch::Sender<usize>,
     open: watch::Receiver<bool>,
@@ -195,10 +203,21 @@ impl ApiProxy {
     /// From now on calls for which this is true wait. Each is delivered in the end, whether its client still waits or not.
     #[must_use]
     pub fn hold(&self, of: impl Fn(&Call) -> bool + Send + Sync + 'static) -> Held {
+        self.hold_back(Part::Request, of)
+    }
+
+    /// From now on calls for which this is true are delivered, and the answers wait.
+    #[must_use]
+    pub fn hold_answers(&self, of: impl Fn(&Call) -> bool + Send + Sync + 'static) -> Held {
+        self.hold_back(Part::Answer, of)
+    }
+
+    fn hold_back(&self, held: Part, of: impl Fn(&Call) -> bool + Send + Sync + 'static) -> Held {
         let ((waiting, waits), (delivered, deliveries)) = (watch::channel(0), watch::channel(0));
         let (open, opened) = watch::channel(false);
         lock(&self.shared.rules).gate = Some(Gate {
             of: Arc::new(of),
+            held,
             waiting,
             delivered,
             open: opened,
@@ -230,8 +249,17 @@ impl ApiProxy {
     }
 }
 
+impl Gate {
+    async fn pass(&self) {
+        self.waiting.send_modify(|waiting| *waiting += 1);
+        let mut open = self.open.clone();
+        // An error: who closed it is gone.
+        let _opened = open.wait_for(|open| *open).await;
+    }
+}
+
 impl Held {
-    /// Waits until so many calls were held back.
+    /// Waits until so many are held back.
     ///
     /// # Errors
     /// If the proxy is gone, or holds others back by now.
@@ -371,11 +399,10 @@ async fn pass(shared: Arc<Shared>, call: Call, incoming: Request<Incoming>) -> a
         shared.counts.replayed.fetch_add(1, Ordering::Relaxed);
         return Ok(answer_of(recorded.answer));
     }
-    let mut gate = shared.gate(&call);
-    if let Some(gate) = &mut gate {
-        gate.waiting.send_modify(|waiting| *waiting += 1);
-        // An error: who closed it is gone.
-        let _opened = gate.open.wait_for(|open| *open).await;
+    let gate = shared.gate(&call);
+    let gate = gate.as_ref();
+    if let Some(gate) = gate.filter(|gate| gate.held == Part::Request) {
+        gate.pass().await;
     }
     let answer = shared.upstream.send(request(&call, &parts.headers, body)?).await;
     if let Some(gate) = gate {
@@ -389,6 +416,9 @@ async fn pass(shared: Arc<Shared>, call: Call, incoming: Request<Incoming>) -> a
         return Ok(watched(shared, answer));
     }
     let answer = whole(answer).await?;
+    if let Some(gate) = gate.filter(|gate| gate.held == Part::Answer) {
+        gate.pass().await;
+    }
     if call.method == Method::GET && answer.0.is_success() && is_collection(&answer.2) {
         let answer = answer.clone();
         let request = parts.headers;
