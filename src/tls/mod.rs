@@ -71,8 +71,11 @@ impl Tls {
         }
     }
 
-    /// A server configuration that resolves to the pair that is current at each handshake; ALPN h2 and http/1.1, TLS 1.2
-    /// and 1.3. While there is no pair, handshakes fail.
+    /// A server configuration that resolves to the pair that is current at each handshake; TLS 1.2 and 1.3. While there is no pair,
+    /// handshakes fail.
+    ///
+    /// HTTP/1.1 alone (ALPN): an API server speaks nothing else to a webhook that is not on its own machine, so that its calls are spread over
+    /// replicas (kubernetes/kubernetes#75791). What is never spoken in production is not offered.
     ///
     /// # Panics
     /// Never: the protocol versions are the provider's own.
@@ -92,7 +95,7 @@ impl Tls {
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
         config
     }
 

@@ -205,8 +205,8 @@ impl Bound {
             () = sleep_until(asked + drain_delay) => {}
         }
 
-        // Closes idle HTTP/1.1 connections, and the others after their answer. HTTP/2 connections stay open until the
-        // server is dropped, and it looks for its end only each second: so the end is ours to see.
+        // Closes idle connections, and the others after their answer. The server looks for its end only each second: so the end is ours
+        // to see.
         drop(handle.stop(true));
         let stopped = async {
             let _ = server.await;

@@ -239,7 +239,7 @@ async fn a_body_that_breaks_off_is_answered_or_hung_up_on_and_the_server_lives_o
     let site = site(&store);
     let whole = post(PATH, review("cfg").to_string().as_bytes());
     for part in [whole.len() - 1, whole.len() / 2, 40] {
-        let mut stream = site.connect("http/1.1").await;
+        let mut stream = site.connect().await;
         stream.write_all(&whole[..part]).await.unwrap();
         stream.shutdown().await.unwrap();
         let answer = tokio::time::timeout(Duration::from_secs(20), Answer::read(&mut stream)).await;

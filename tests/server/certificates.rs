@@ -38,7 +38,7 @@ fn serve(dir: &Path, pairs: &[&Pair]) -> Site {
 }
 
 async fn served(site: &Site) -> CertificateDer<'static> {
-    let stream = site.connect("http/1.1").await;
+    let stream = site.connect().await;
     stream.get_ref().1.peer_certificates().unwrap()[0].clone().into_owned()
 }
 

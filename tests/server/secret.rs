@@ -80,7 +80,7 @@ fn serve(shelf: &Arc<Shelf>, pairs: &[&Pair]) -> Site {
 }
 
 async fn served(site: &Site) -> Option<CertificateDer<'static>> {
-    let stream = site.connect_to(site.addresses[0], "http/1.1").await.ok()?;
+    let stream = site.connect_to(site.addresses[0]).await.ok()?;
     Some(stream.get_ref().1.peer_certificates().unwrap()[0].clone().into_owned())
 }
 

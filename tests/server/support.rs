@@ -188,11 +188,20 @@ impl Site {
     }
 
     /// A TLS connection to the first address.
-    pub(crate) async fn connect(&self, protocol: &str) -> TlsStream<TcpStream> {
-        self.connect_to(self.addresses[0], protocol).await.unwrap()
+    pub(crate) async fn connect(&self) -> TlsStream<TcpStream> {
+        self.connect_to(self.addresses[0]).await.unwrap()
     }
 
-    pub(crate) async fn connect_to(&self, to: SocketAddr, protocol: &str) -> std::io::Result<TlsStream<TcpStream>> {
+    pub(crate) async fn connect_to(&self, to: SocketAddr) -> std::io::Result<TlsStream<TcpStream>> {
+        self.connect_offering(to, &["http/1.1"]).await
+    }
+
+    /// A TLS connection whose client speaks these protocols (ALPN), the first one best.
+    pub(crate) async fn connect_offering(
+        &self,
+        to: SocketAddr,
+        protocols: &[&str],
+    ) -> std::io::Result<TlsStream<TcpStream>> {
         let mut roots = rustls::RootCertStore::empty();
         for trusted in &self.trusted {
             roots.add(trusted.clone()).unwrap();
@@ -203,7 +212,7 @@ impl Site {
             .unwrap()
             .with_root_certificates(roots)
             .with_no_client_auth();
-        config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         let stream = TcpStream::connect(to).await?;
         let name = ServerName::try_from("localhost").unwrap();
         TlsConnector::from(Arc::new(config)).connect(name, stream).await
@@ -221,7 +230,7 @@ impl Site {
             body.len()
         );
         let request = [head.as_bytes(), body].concat();
-        let (mut read, mut write) = tokio::io::split(self.connect("http/1.1").await);
+        let (mut read, mut write) = tokio::io::split(self.connect().await);
         let sender = tokio::spawn(async move {
             write.write_all(&request).await?;
             write.flush().await
