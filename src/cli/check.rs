@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
 
-use super::manifests::{Reader, policies};
+use super::manifests::{Reader, ensure_some, policies};
 use crate::api::DeployerPolicy;
 use rehearsal::Rehearsal;
 use report::{Report, Reviewed, Verdict};
@@ -140,7 +140,9 @@ impl Expected {
 /// If the input cannot be used. Nothing is printed then.
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let mut reader = Reader::default();
-    let policies = stored(policies(&mut reader, &args.policies)?);
+    let policies = policies(&mut reader, &args.policies)?;
+    ensure_some(&policies)?;
+    let policies = stored(policies);
     let snapshot = Snapshot::read(&mut reader, &args.objects, &args.namespace)?;
     let defaults = Defaults {
         namespace: &args.namespace,
@@ -151,7 +153,10 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let runtime = runtime.context("the runtime cannot be started")?;
     let reviewed = runtime.block_on(decide(args, &policies, &snapshot, &reviews))?;
-    let notes = [snapshot.notes.clone(), passed_over].concat();
+    let mut notes = [snapshot.notes.clone(), passed_over].concat();
+    if args.objects.is_empty() {
+        notes.push("no --objects are given: nothing is in the cluster before the first review".into());
+    }
     let report = Report::new(reviewed, notes);
     print(&report, args.output).context("standard output cannot be written")?;
     Ok(exit_code(&report, &expected))

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_saphyr::Spanned;
 
-pub(super) use policies::policies;
+pub(super) use policies::{ensure_some, policies};
 
 /// Lists in lists are not what kubectl prints; this many levels are more than anybody needs.
 const MAX_LISTS: usize = 4;
@@ -66,6 +66,8 @@ impl Manifest {
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     stdin_is_read: bool,
+    /// A List without items was among what was read: that is what kubectl prints where there is nothing.
+    pub(super) saw_empty_list: bool,
 }
 
 impl Reader {
@@ -84,6 +86,7 @@ impl Reader {
                 line,
                 items: Vec::new(),
             };
+            self.saw_empty_list |= object["items"].as_array().is_some_and(Vec::is_empty);
             unfold(place, object, None, &mut manifests)?;
         }
         Ok(manifests)

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, ensure};
 
 use super::backend::BackendArgs;
-use super::manifests::{Reader, policies};
+use super::manifests::{Reader, ensure_some, policies};
 use crate::cluster::webhook_configuration::generate;
 use crate::flags;
 
@@ -14,7 +14,8 @@ use crate::flags;
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "A policy that is read back from the cluster (kubectl get deployerpolicies -o yaml) carries its uid \
-    and generation, and its entry names them; one from a file does not, and is then read live at each call. \
+    and generation, and its entry names them; one from a file does not, and is then read live at each call. An empty List, as kubectl \
+    prints it where there is no policy, leaves the entry that judges policies. \
     Policies are checked as the webhook checks them, and for fields that are not known; the API server checks more: \
     kubectl apply --dry-run=server -f policy.yaml"
 )]
@@ -39,7 +40,11 @@ pub(super) struct WebhookConfigArgs {
 }
 
 pub(super) fn run(args: &WebhookConfigArgs) -> anyhow::Result<()> {
-    let policies = policies(&mut Reader::default(), &args.policies)?;
+    let mut reader = Reader::default();
+    let policies = policies(&mut reader, &args.policies)?;
+    if !reader.saw_empty_list {
+        ensure_some(&policies)?;
+    }
     let backend = args.backend.backend()?;
     let ca_bundle = args.ca_bundle_file.as_ref().map(|file| {
         let pem = std::fs::read(file).with_context(|| format!("--ca-bundle-file {} cannot be read", file.display()))?;

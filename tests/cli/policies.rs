@@ -34,6 +34,27 @@ fn a_list_that_was_read_back_is_taken_with_uid_and_generation() {
     );
 }
 
+/// The last policy was deleted: its entry is to go.
+#[test]
+fn of_an_empty_list_the_entry_that_judges_policies_is_left() {
+    let list = "apiVersion: v1\nitems: []\nkind: List\nmetadata:\n  resourceVersion: \"\"\n";
+    let ended = deployer_guard(&["webhook-config", "-"], list);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let entries: Vec<_> = ended
+        .stdout
+        .lines()
+        .filter(|line| line.contains("admissionReviewVersions"))
+        .collect();
+    assert_eq!(entries.len(), 1, "{}", ended.stdout);
+    assert!(ended.stdout.contains("policies.deployer-guard.io"), "{}", ended.stdout);
+    let ended = deployer_guard(&["webhook-config", "-"], "");
+    assert!(
+        ended.stderr.contains("no DeployerPolicy is in the given files"),
+        "{}",
+        ended.stderr
+    );
+}
+
 #[test]
 fn what_is_misspelt_is_no_configuration() {
     for (policy, said) in [

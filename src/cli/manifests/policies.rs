@@ -14,7 +14,7 @@ use crate::domain::policy::{FieldError, Policy};
 ///
 /// # Errors
 /// What is wrong with each of them, with its place, field and remedy: fields that are not known, the first value that does not fit,
-/// what [`Policy::compile`] finds in one that could be read, names that are missing or given twice; or that there is no policy at all.
+/// what [`Policy::compile`] finds in one that could be read, names that are missing or given twice.
 pub(in crate::cli) fn policies(reader: &mut Reader, files: &[PathBuf]) -> anyhow::Result<Vec<DeployerPolicy>> {
     let (mut policies, mut errors) = (Vec::<DeployerPolicy>::new(), Vec::new());
     for manifest in reader.read_all(files)? {
@@ -43,11 +43,19 @@ pub(in crate::cli) fn policies(reader: &mut Reader, files: &[PathBuf]) -> anyhow
     if !errors.is_empty() {
         bail!("{}", errors.join("\n"));
     }
+    Ok(policies)
+}
+
+/// Refuses to go on without a policy.
+///
+/// # Errors
+/// If there is none.
+pub(in crate::cli) fn ensure_some(policies: &[DeployerPolicy]) -> anyhow::Result<()> {
     ensure!(
         !policies.is_empty(),
         "no DeployerPolicy is in the given files; write one, or begin with one of the policies directory"
     );
-    Ok(policies)
+    Ok(())
 }
 
 /// Reads one object; `None` for the other kinds of the group.
