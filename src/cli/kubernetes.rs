@@ -38,6 +38,7 @@ impl KubernetesArgs {
         };
         config.default_retry = false;
         config.connect_timeout = Some(self.connect_timeout);
+        tracing::info!(url = %config.cluster_url, "the API server");
         Client::try_from(config).context("the client for the API server cannot be made")
     }
 }

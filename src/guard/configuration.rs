@@ -1,19 +1,22 @@
 //! Programs the webhook configuration from the policies, and knows which of them are in force.
 //!
-//! Every guard reads; the one that leads writes, and others at most add authorities to what stands there (`joining`). A write is based on live reads: of the configuration, on whose version it is
-//! conditional, and of each policy whose entry it would change. All entries are written at once, so none is missing for a moment
-//! because another changes. What stands in the configuration is looked at as it was read, before it is put right (room `in_force`).
+//! Every guard reads; the one that leads writes (room `writing`), and others at most add authorities to what stands there (`joining`). A
+//! write is based on live reads: of the configuration, on whose version it is conditional, and of each policy whose entry it would change
+//! (`judging`). All entries are written at once, so none is missing for a moment because another changes. What stands in the configuration
+//! is looked at as it was read, before it is put right (`in_force`).
 
 pub mod acceptance;
 pub mod ca_bundle;
 pub mod entries;
 mod in_force;
 mod joining;
+mod judging;
 pub mod known;
 mod left_out;
+mod telling;
 mod writing;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,18 +29,18 @@ use tokio::time::{Instant, sleep};
 
 use self::acceptance::Acceptance;
 use self::ca_bundle::CaBundle;
-use self::entries::{differences, policy_of, same_but_for_the_bundle};
-use self::in_force::{Forms, InForce};
+use self::entries::differences;
+use self::in_force::InForce;
 use self::joining::Joining;
-use self::known::{Known, Snapshot, version_of};
-use self::left_out::{LeftOut, Why};
+use self::judging::Judged;
+use self::known::{Known, version_of};
+use self::left_out::LeftOut;
 use super::board::{Board, Leads, Notice};
-use super::policy_standing::{Accepted, Enforced, Standing, Standings, StandingsSender};
-use crate::api::DeployerPolicy;
+use super::policy_standing::{Accepted, Enforced, Standings, StandingsSender};
 use crate::cluster::configurations::{ConfigurationError, Configurations};
 use crate::cluster::live::LiveStore;
 use crate::cluster::store::Failure;
-use crate::cluster::webhook_configuration::{Backend, generate, webhook_name};
+use crate::cluster::webhook_configuration::Backend;
 use crate::telemetry::metrics::{GuardMetrics, Outcome};
 
 /// How long changes are gathered before a round.
@@ -75,13 +78,6 @@ enum RoundError {
     Write(Failure),
     #[error("the webhook configuration changed under {CONFLICTS} writes")]
     Conflicts,
-}
-
-/// A policy, and what its entry is to be.
-struct Judged {
-    policy: DeployerPolicy,
-    accepted: Accepted,
-    entry: Option<Forms>,
 }
 
 /// What the room shares with others.
@@ -244,7 +240,7 @@ impl Programmer {
         if let Ok(found) = &found {
             self.look_at_bundles(&mut state, found.as_ref());
         }
-        let mut judged = self.judge(&mut state).await?;
+        let mut judged = self.judge(&mut state, self.known.snapshot()).await?;
         let mut stored = match found {
             Ok(stored) => stored,
             Err(Failure::Forbidden(text)) => {
@@ -329,74 +325,6 @@ impl Programmer {
             }))
     }
 
-    /// Judges again, on live reads of every policy whose entry differs: what was heard of a policy may be old, and nothing is written
-    /// on the word of a list or a watch.
-    async fn judge_live(
-        &self,
-        state: &mut State,
-        found: &ValidatingWebhookConfiguration,
-        mut differing: BTreeSet<String>,
-    ) -> Result<Vec<Judged>, RoundError> {
-        let (stored, mut read) = (entries_of(Some(found)), BTreeSet::new());
-        loop {
-            for policy in differing.iter().filter_map(|name| policy_of(name)) {
-                if read.insert(policy.to_owned()) {
-                    let what = "a policy";
-                    let reading = self.known.read(policy).await;
-                    reading.map_err(|why| RoundError::Read { what, why })?;
-                }
-            }
-            let judged = self.judge(state).await?;
-            self.look(state, &judged, Some(found));
-            differing = differences(&stored, &self.wanted(state, &stored));
-            let is_read = |name: &String| policy_of(name).is_none_or(|policy| read.contains(policy));
-            if differing.iter().all(is_read) {
-                return Ok(judged);
-            }
-        }
-    }
-
-    async fn judge(&self, state: &mut State) -> Result<Vec<Judged>, RoundError> {
-        let mut judged = Vec::new();
-        let Snapshot { readable, unreadable } = self.known.snapshot();
-        state.unreadable = unreadable;
-        for policy in readable {
-            let accepted = state.acceptance.judge(&policy).await.map_err(|why| RoundError::Read {
-                what: "the kind of a policy's owner",
-                why,
-            })?;
-            judged.push(Judged {
-                policy,
-                accepted,
-                entry: None,
-            });
-        }
-        let accepted: Vec<_> = judged
-            .iter()
-            .filter(|judged| judged.accepted == Accepted::Accepted)
-            .map(|judged| judged.policy.clone())
-            .collect();
-        let bundle = self.ca_bundle.current();
-        let Settings {
-            backend,
-            own_namespace,
-            name,
-            ..
-        } = &self.settings;
-        let generated = generate(&accepted, backend, bundle.as_deref(), own_namespace, name);
-        let mut entries: BTreeMap<String, ValidatingWebhook> = generated
-            .webhooks
-            .unwrap_or_default()
-            .into_iter()
-            .map(|entry| (entry.name.clone(), entry))
-            .collect();
-        for judged in &mut judged {
-            let plain = entries.remove(&webhook_name(&judged.policy.name_any()));
-            judged.entry = plain.map(|plain| Forms::new(version_of(&judged.policy), plain));
-        }
-        Ok(judged)
-    }
-
     /// What the API servers trust by now stays a part of the bundle for a while. To be called with all that was read or written.
     fn look_at_bundles(&self, state: &mut State, stored: Option<&ValidatingWebhookConfiguration>) {
         let entries = entries_of(stored);
@@ -422,102 +350,6 @@ impl Programmer {
         let wanted = judged.iter().filter_map(|judged| judged.entry.clone()).collect();
         state.in_force.want(wanted);
         state.in_force.look(&self.board, stored, self.leads.leads());
-    }
-
-    /// The entries that are to stand in place of what was looked at: the one that judges policies first.
-    fn wanted(&self, state: &State, stored: &[ValidatingWebhook]) -> Vec<ValidatingWebhook> {
-        let bundle = self.ca_bundle.current();
-        let Settings {
-            backend,
-            own_namespace,
-            name,
-            ..
-        } = &self.settings;
-        let alone = generate(&[], backend, bundle.as_deref(), own_namespace, name);
-        let first = alone.webhooks.into_iter().flatten().take(1);
-        let unreadable = left_out::of_unreadable(stored, &state.unreadable, bundle.as_deref());
-        first
-            .chain(state.in_force.targets(&self.board))
-            .chain(unreadable)
-            .collect()
-    }
-
-    /// Leaves on the board, and tells others, how the policies stand.
-    fn tell(
-        &self,
-        state: &mut State,
-        judged: &[Judged],
-        stored: Option<&ValidatingWebhookConfiguration>,
-        unreadable: Option<&Enforced>,
-    ) {
-        let entries = entries_of(stored);
-        let mut standings = Standings::new();
-        for judged in judged {
-            let version = version_of(&judged.policy);
-            let enforced = match (unreadable, stored, &judged.entry) {
-                (Some(why), _, _) => why.clone(),
-                (None, _, None) => Enforced::NotAccepted,
-                (None, None, Some(_)) => Enforced::ConfigurationMissing,
-                (None, Some(_), Some(forms)) if self.is_stored(&entries, forms) => Enforced::Stored,
-                (None, Some(_), Some(forms)) => {
-                    match forms.both().into_iter().find_map(|entry| state.left_out.why(entry)) {
-                        Some(Why::Refused(text)) => Enforced::Refused(text.clone()),
-                        Some(Why::TooLarge(text)) => Enforced::TooLarge(text.clone()),
-                        None => Enforced::Pending,
-                    }
-                }
-            };
-            let standing = Standing {
-                version,
-                failure_policy: judged.policy.spec.effective_failure_policy(),
-                accepted: judged.accepted.clone(),
-                enforced,
-            };
-            standings.insert(judged.policy.name_any(), standing);
-        }
-        let versions: Vec<_> = standings.values().map(|standing| standing.version.clone()).collect();
-        self.board.keep(&versions);
-        let not_enforced = standings
-            .values()
-            .filter(|standing| standing.enforced != Enforced::Stored);
-        let missing = stored.is_none() && unreadable.is_none();
-        self.metrics
-            .enforced(missing, not_enforced.count() + state.unreadable.len());
-        for (policy, why) in &state.unreadable {
-            if state.unreadable_told.get(policy) != Some(why) {
-                tracing::error!(
-                    policy,
-                    why,
-                    "a policy cannot be read: what is stored of its entry stays. Was it written for a newer version?"
-                );
-            }
-        }
-        state.unreadable_told.clone_from(&state.unreadable);
-        if missing && !state.missing_told {
-            tracing::error!(
-                configuration = self.settings.name,
-                "the webhook configuration does not exist: no policy is in force. It is never made here: apply the manifest that it belongs to"
-            );
-        }
-        state.missing_told = missing;
-        self.standings.send_if_modified(|before| {
-            let changed = **before != standings;
-            *before = Arc::new(standings);
-            changed
-        });
-    }
-
-    /// Whether an entry is stored in one of its forms, with the bundle of now or the one before it.
-    fn is_stored(&self, stored: &[ValidatingWebhook], forms: &Forms) -> bool {
-        let is_one = |found: &ValidatingWebhook| {
-            let bundle = found.client_config.ca_bundle.as_ref().map(|bundle| bundle.0.as_slice());
-            forms
-                .both()
-                .into_iter()
-                .any(|form| same_but_for_the_bundle(found, form))
-                && self.ca_bundle.knows(bundle)
-        };
-        stored.iter().any(is_one)
     }
 }
 

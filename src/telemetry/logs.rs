@@ -11,7 +11,8 @@ use tracing_subscriber::{Registry, fmt, layer::SubscriberExt as _, util::Subscri
 #[derive(Clone, Debug, clap::Args)]
 pub struct LogArgs {
     /// What is logged: a level, or a filter as in `RUST_LOG`; a level alone is that of every library too, but for `kube_client::client`,
-    /// which logs whole answers of the API server, Secrets among them: errors alone, unless the filter names it
+    /// which logs whole answers of the API server, Secrets among them, and each call that failed, of which we say more: neither is, unless the
+    /// filter names it
     #[arg(
         long,
         env = "DEPLOYER_GUARD_LOG_LEVEL",
@@ -86,6 +87,8 @@ impl LogArgs {
 
 /// What logs a whole answer that it cannot read, at a level that is on by default. It may be a Secret.
 const INDISCREET: &str = "kube_client::client";
+/// What logs each call that fails, without saying which: whoever called says more.
+const TALKATIVE: &str = "kube_client::client::builder";
 
 /// A word alone is a level. The parser would take any other for the name of a module, and log nothing else.
 fn filter(given: &str) -> Result<EnvFilter, LogError> {
@@ -98,7 +101,7 @@ fn filter(given: &str) -> Result<EnvFilter, LogError> {
     let text = if given.trim().is_empty() || given.contains("kube_client") {
         given.to_owned()
     } else {
-        format!("{given},{INDISCREET}=error")
+        format!("{given},{INDISCREET}=error,{TALKATIVE}=off")
     };
     EnvFilter::builder().parse(text).map_err(|source| LogError::Filter {
         filter: given.to_owned(),
@@ -134,6 +137,7 @@ mod tests {
         tracing::subscriber::with_default(subscriber, || {
             tracing::warn!(target: INDISCREET, "secret");
             tracing::error!(target: INDISCREET, "loud");
+            tracing::error!(target: TALKATIVE, "again");
             tracing::warn!(target: "deployer_guard::guard", "ours");
         });
         String::from_utf8(lines.0.lock().unwrap().clone()).unwrap()
@@ -160,7 +164,10 @@ mod tests {
         ] {
             let lines = logged(given);
             assert!(lines.contains("ours") && lines.contains("loud"), "{given}: {lines}");
-            assert!(!lines.contains("secret"), "{given}: {lines}");
+            assert!(
+                !lines.contains("secret") && !lines.contains("again"),
+                "{given}: {lines}"
+            );
         }
         assert!(logged("info,kube_client=warn").contains("secret"));
         assert!(filter("no/level=x").is_err());

@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 
 use crate::api::DeployerPolicy;
 use crate::api::policy::{FailurePolicy, Mode};
+use crate::cluster::complaint::Complaint;
 use crate::cluster::store::{ReadError, Store};
 use crate::domain::policy::Policy;
 use crate::telemetry::health::Condition;
@@ -139,8 +140,12 @@ impl<S: Store> Policies<S> {
         let api: Api<DynamicObject> = Api::all_with(client, &ApiResource::erase::<DeployerPolicy>(&()));
         let events = watcher(api, watcher::Config::default()).default_backoff();
         pin_mut!(events);
+        let mut complaint = Complaint::new("policies; what a URL names newer than what is known is read live");
         let mut listed = HashMap::new();
         while let Some(event) = events.next().await {
+            if let Ok(event) = &event {
+                complaint.hears("", event);
+            }
             match event {
                 Ok(Event::Init) => listed = HashMap::new(),
                 Ok(Event::InitApply(policy)) => {
@@ -159,9 +164,7 @@ impl<S: Store> Policies<S> {
                 Ok(Event::Delete(policy)) => {
                     self.lock().remove(&policy.name_any());
                 }
-                Err(error) => {
-                    tracing::warn!(error = %error, "the policies cannot be watched; trying again. What a URL names newer than what is known is read live");
-                }
+                Err(why) => complaint.fails("", &why.into()),
             }
         }
     }

@@ -14,9 +14,11 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::{Mutex as Asking, Notify, watch};
 
-use self::heard::{Heard, Stored};
+use self::heard::Heard;
+pub use self::heard::Stored;
 use super::super::board::PolicyVersion;
 use crate::api::DeployerPolicy;
+use crate::cluster::complaint::Complaint;
 use crate::cluster::request::within;
 use crate::cluster::store::Failure;
 
@@ -33,13 +35,31 @@ pub fn version_of(policy: &DeployerPolicy) -> PolicyVersion {
     }
 }
 
-/// All policies at one moment.
+/// All policies at one moment, by name.
 #[derive(Clone, Debug, Default)]
-pub struct Snapshot {
-    /// Those that can be read, by name.
-    pub readable: Vec<DeployerPolicy>,
-    /// The names of the others, and why they cannot be read.
-    pub unreadable: BTreeMap<String, String>,
+pub struct Snapshot(BTreeMap<String, Stored>);
+
+impl Snapshot {
+    /// The same, but for a policy that was read, or of which there is none.
+    pub fn put(&mut self, name: &str, policy: Option<Stored>) {
+        match policy {
+            Some(policy) => drop(self.0.insert(name.to_owned(), policy)),
+            None => drop(self.0.remove(name)),
+        }
+    }
+
+    /// Those that can be read, in the order of their names; and the names of the others, and why they cannot be read.
+    #[must_use]
+    pub fn split(self) -> (Vec<DeployerPolicy>, BTreeMap<String, String>) {
+        let (mut readable, mut unreadable) = (Vec::new(), BTreeMap::new());
+        for (name, policy) in self.0 {
+            match policy {
+                Ok(policy) => readable.push(policy),
+                Err(why) => drop(unreadable.insert(name, why)),
+            }
+        }
+        (readable, unreadable)
+    }
 }
 
 /// The policies as they were last heard of.
@@ -67,12 +87,16 @@ impl Known {
     /// Follows the policies until `stop`.
     pub async fn follow(&self, mut stop: watch::Receiver<bool>) {
         let mut events = pin!(watcher(self.api.clone(), watcher::Config::default()).default_backoff());
+        let mut complaint = Complaint::new("policies for the webhook configuration");
         let mut listed = BTreeMap::new();
         loop {
             let event = tokio::select! {
                 event = events.next() => event,
                 _ = stop.wait_for(|stop| *stop) => return,
             };
+            if let Some(Ok(event)) = &event {
+                complaint.hears("", event);
+            }
             match event {
                 Some(Ok(Event::Init)) => listed = BTreeMap::new(),
                 Some(Ok(Event::InitApply(policy))) => drop(listed.insert(policy.name_any(), readable(policy))),
@@ -82,7 +106,7 @@ impl Known {
                     self.change(|heard| heard.watch_says(&name, Some(readable(policy))));
                 }
                 Some(Ok(Event::Delete(policy))) => self.change(|heard| heard.watch_says(&policy.name_any(), None)),
-                Some(Err(error)) => tracing::warn!(%error, "the policies cannot be watched; trying again"),
+                Some(Err(why)) => complaint.fails("", &why.into()),
                 None => return,
             }
         }
@@ -102,39 +126,31 @@ impl Known {
         Ok(())
     }
 
-    /// Reads one policy live, and remembers it.
+    /// Reads one policy live, and remembers it. `None`: there is none of this name.
     ///
     /// # Errors
     /// If the API server does not answer with it, or it changes all the while.
-    pub async fn read(&self, name: &str) -> Result<(), Failure> {
+    pub async fn read(&self, name: &str) -> Result<Option<Stored>, Failure> {
         let _asking = self.asking.lock().await;
         for _ in 0..READS {
             let asked = self.lock().ask();
             let policy = within(self.api.get_opt(name)).await?.map(readable);
-            let read = self.lock().read(asked, name, policy);
+            let read = self.lock().read(asked, name, policy.clone());
             if let Some(changed) = read {
                 if changed {
                     self.changed.notify_one();
                 }
-                return Ok(());
+                return Ok(policy);
             }
         }
-        Err(Failure::Unreadable(format!(
-            "DeployerPolicy {name:?} changed during {READS} reads"
-        )))
+        let what = format!("DeployerPolicy {name:?} changed during {READS} reads");
+        Err(Failure::Unreadable(what))
     }
 
     /// All of them, as they are known now.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        let mut snapshot = Snapshot::default();
-        for (name, policy) in self.lock().policies() {
-            match policy {
-                Ok(policy) => snapshot.readable.push(policy.clone()),
-                Err(why) => drop(snapshot.unreadable.insert(name.clone(), why.clone())),
-            }
-        }
-        snapshot
+        Snapshot(self.lock().policies().clone())
     }
 
     /// The policy of this name, as it was last heard of.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use futures::StreamExt;
 use kube::runtime::watcher::Event;
 
-use super::Complaint;
 use crate::api::DeployerClaim;
+use crate::cluster::complaint::Complaint;
 use crate::cluster::upkeep::Upkeep;
 use crate::guard::lookout::Lookout;
 use crate::guard::spot::Spot;

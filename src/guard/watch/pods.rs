@@ -8,7 +8,7 @@ use futures::StreamExt;
 use kube::runtime::watcher::Event;
 use serde_json::Value;
 
-use super::Complaint;
+use crate::cluster::complaint::Complaint;
 use crate::cluster::upkeep::Upkeep;
 use crate::guard::lookout::{Lookout, Watched};
 use crate::guard::spot::Spot;

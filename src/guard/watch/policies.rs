@@ -8,9 +8,9 @@ use kube::ResourceExt;
 use kube::runtime::watcher::Event;
 use tokio_util::sync::CancellationToken;
 
-use super::Complaint;
 use super::pods::watch_pods;
 use crate::api::DeployerPolicy;
+use crate::cluster::complaint::Complaint;
 use crate::cluster::upkeep::Upkeep;
 use crate::domain::policy::Policy;
 use crate::guard::lookout::{Lookout, Watched};

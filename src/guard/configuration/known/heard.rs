@@ -10,7 +10,7 @@ use super::{PolicyVersion, version_of};
 use crate::api::DeployerPolicy;
 
 /// A policy as it is stored, or why it cannot be read, as one that a newer version wrote.
-pub(super) type Stored = Result<DeployerPolicy, String>;
+pub type Stored = Result<DeployerPolicy, String>;
 
 /// What was heard of the policies, by name.
 #[derive(Debug, Default)]
@@ -114,7 +114,7 @@ mod tests {
             "metadata": { "name": name, "uid": "u", "generation": generation },
             "spec": { "match": { "objectSelector": { "matchLabels": { "role": "x" } } }, "config": { "label": "app" } },
         });
-        Ok(serde_json::from_value(policy).unwrap())
+        serde_json::from_value(policy).map_err(|why: serde_json::Error| why.to_string())
     }
 
     fn all(world: &World) -> BTreeMap<String, Stored> {
