@@ -1,34 +1,47 @@
 //! Generated files are what the types generate. Needs nothing but the sources.
 
-use deployer_guard::api::crd;
+#![allow(missing_docs, reason = "a test")]
+
+mod reference;
+
 use std::path::Path;
 
-/// Compares `deploy/crds/<file>` with what the types generate; with `UPDATE_MANIFESTS=1` writes it instead.
-fn check(kind: &str, file: &str) {
-    let crd = crd::crds()
-        .into_iter()
-        .find(|crd| crd.spec.names.kind == kind)
-        .expect(kind);
-    let wanted = crd::manifest(&crd).expect("YAML");
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/crds").join(file);
+use deployer_guard::api::crd;
+
+/// Compares a file with what the types generate; with `UPDATE_MANIFESTS=1` writes it instead.
+fn check(file: &str, wanted: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     if std::env::var_os("UPDATE_MANIFESTS").is_some() {
-        std::fs::write(&path, &wanted).expect("the file can be written");
+        std::fs::write(&path, wanted).expect("the file can be written");
     }
     let found = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         found == wanted,
-        "deploy/crds/{file} is not what the types generate; run UPDATE_MANIFESTS=1 cargo test --test drift"
+        "{file} is not what the types generate; run UPDATE_MANIFESTS=1 cargo test --test drift"
     );
+}
+
+fn check_manifest(kind: &str, file: &str) {
+    let crd = crd::crds()
+        .into_iter()
+        .find(|crd| crd.spec.names.kind == kind)
+        .expect(kind);
+    check(file, &crd::manifest(&crd).expect("YAML"));
 }
 
 #[test]
 fn the_manifest_of_policies_is_current() {
-    check("DeployerPolicy", "deployerpolicies.yaml");
+    check_manifest("DeployerPolicy", "deploy/crds/deployerpolicies.yaml");
 }
 
 #[test]
 fn the_manifest_of_claims_is_current() {
-    check("DeployerClaim", "deployerclaims.yaml");
+    check_manifest("DeployerClaim", "deploy/crds/deployerclaims.yaml");
+}
+
+#[test]
+fn the_reference_of_fields_is_current() {
+    check("docs/api.md", &reference::document(&crd::crds()));
 }
 
 /// A claim's fields of a newer version survive a read and a write, and the schema does not open for it.
