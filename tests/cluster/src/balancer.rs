@@ -121,7 +121,8 @@ impl Balancer {
         });
     }
 
-    /// Stops what the backends answer until [`Balancer::release`]: no byte is lost. What they are asked passes.
+    /// Stops what the backends answer until [`Balancer::release`]: no byte is lost. What they are asked passes, and so do the handshakes of
+    /// TLS 1.3, without which nothing would be asked on a new connection.
     pub fn hold_answers(&self) {
         self.shared.held.send_replace(Held {
             there: false,
@@ -170,7 +171,7 @@ impl Drop for Balancer {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, Balance> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// The backends in the order in which to try them for the next connection.
@@ -229,9 +230,19 @@ async fn serve(stream: TcpStream, client: SocketAddr, shared: Arc<Shared>) {
         let (from_client, to_client) = stream.into_split();
         let (from_backend, to_backend) = onward.into_split();
         let both = async {
+            let asked = Mutex::new(Asked::default());
             tokio::join!(
-                copy(from_client, to_backend, &shared, |held| held.there),
-                copy(from_backend, to_client, &shared, |held| held.back)
+                copy(from_client, to_backend, &shared, |bytes| {
+                    lock(&asked).reads(bytes);
+                    |held| held.there
+                }),
+                copy(from_backend, to_client, &shared, |_| {
+                    if lock(&asked).is_more_than_a_handshake() {
+                        |held| held.back
+                    } else {
+                        |_| false
+                    }
+                })
             );
         };
         tokio::select! {
@@ -244,14 +255,101 @@ async fn serve(stream: TcpStream, client: SocketAddr, shared: Arc<Shared>) {
     shared.state().refused += 1;
 }
 
-/// Passes on what comes until one side is done; a reset of one half ends that half alone, and soon the other.
-async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shared, way: fn(&Held) -> bool) {
+/// Passes on what comes until one side is done; a reset of one half ends that half alone, and soon the other. `way` says by what the bytes
+/// are held.
+async fn copy(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    shared: &Shared,
+    way: impl Fn(&[u8]) -> fn(&Held) -> bool,
+) {
     let mut buffer = vec![0; 16 * 1024];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
-        shared.wait_released(way).await;
-        if to.write_all(&buffer[..count]).await.is_err() {
+        let bytes = &buffer[..count];
+        shared.wait_released(way(bytes)).await;
+        if to.write_all(bytes).await.is_err() {
             break;
         }
     }
     let _closed = to.shutdown().await;
+}
+
+/// What a client has sent on a connection, as far as it can be seen from outside.
+#[derive(Debug, Default)]
+struct Asked {
+    /// Whether it speaks TLS, once it has spoken.
+    tls: Option<bool>,
+    /// Of the record that is being read: its header so far, and how much of it is still to come.
+    header: Vec<u8>,
+    rest: usize,
+    /// Records of application data. In TLS 1.3 the first is the end of the handshake.
+    records: usize,
+}
+
+impl Asked {
+    /// Types of TLS records (RFC 8446, section 5.1).
+    const HANDSHAKE: u8 = 22;
+    const APPLICATION_DATA: u8 = 23;
+
+    fn reads(&mut self, mut bytes: &[u8]) {
+        let first = bytes.first().copied();
+        if !*self.tls.get_or_insert(first == Some(Self::HANDSHAKE)) {
+            return;
+        }
+        while !bytes.is_empty() {
+            if self.rest > 0 {
+                let skipped = self.rest.min(bytes.len());
+                self.rest -= skipped;
+                bytes = &bytes[skipped..];
+                continue;
+            }
+            self.header.push(bytes[0]);
+            bytes = &bytes[1..];
+            if let [kind, _, _, high, low] = self.header[..] {
+                self.records += usize::from(kind == Self::APPLICATION_DATA);
+                self.rest = usize::from(u16::from_be_bytes([high, low]));
+                self.header.clear();
+            }
+        }
+    }
+
+    fn is_more_than_a_handshake(&self) -> bool {
+        match self.tls {
+            Some(true) => self.records > 1,
+            Some(false) => true,
+            None => false,
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handshake_ends_with_the_first_record_of_application_data_however_the_bytes_are_cut() {
+        let record = |kind: u8, length: u16| {
+            let mut record = vec![kind, 3, 3];
+            record.extend(length.to_be_bytes());
+            record.resize(usize::from(length) + 5, 23);
+            record
+        };
+        let handshake = [record(22, 300), record(20, 1), record(23, 53)].concat();
+        let request = record(23, 700);
+        for cut in [1, 2, 5, 7, 64, 4096] {
+            let mut asked = Asked::default();
+            assert!(!asked.is_more_than_a_handshake());
+            handshake.chunks(cut).for_each(|bytes| asked.reads(bytes));
+            assert!(!asked.is_more_than_a_handshake(), "{cut}");
+            request.chunks(cut).for_each(|bytes| asked.reads(bytes));
+            assert!(asked.is_more_than_a_handshake(), "{cut}");
+        }
+        let mut plain = Asked::default();
+        plain.reads(b"GET / HTTP/1.1");
+        assert!(plain.is_more_than_a_handshake());
+    }
 }
