@@ -5,12 +5,11 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use deployer_guard::api::DeployerPolicy;
 use deployer_guard::cluster::configurations::{ConfigurationError, Configurations};
-use deployer_guard_testkit::objects::{apply_yaml, create_pod, make_namespace};
+use deployer_guard_testkit::objects::{apply_yaml, create_pod, loosen_schema, make_namespace};
 use deployer_guard_testkit::{ControlPlane, NAMESPACE, Pki, Stage, until};
 use k8s_openapi::api::admissionregistration::v1::{ValidatingWebhook, ValidatingWebhookConfiguration};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
@@ -389,17 +388,8 @@ fn refused_policy() -> Value {
 
 /// Our schema knows what a condition may be called, and keeps such a policy out: this is one that was stored under a schema that did not.
 async fn forget_what_a_name_is(client: &Client) -> anyhow::Result<()> {
-    let pattern = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/match/properties/matchConditions\
-                   /items/properties/name/pattern";
-    let patch = serde_json::from_value(json!([{ "op": "remove", "path": pattern }]))?;
-    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    definitions
-        .patch(
-            "deployerpolicies.deployer-guard.io",
-            &PatchParams::default(),
-            &Patch::Json::<()>(patch),
-        )
-        .await?;
+    let pattern = "match/properties/matchConditions/items/properties/name/pattern";
+    loosen_schema(client, "deployerpolicies.deployer-guard.io", pattern).await?;
     until("the schema to be in use", LIMIT, async || {
         let dry_run = PostParams {
             dry_run: true,

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use deployer_guard::api::{DeployerClaim, DeployerPolicy};
-use deployer_guard_testkit::objects::{create_pod, make_namespace, set_phase};
+use deployer_guard_testkit::objects::{create_pod, loosen_schema, make_namespace, set_phase};
 use deployer_guard_testkit::{ApiProxy, GuardProcess, NAMESPACE, Report, Stage, StageBuilder, StoreWatch, until};
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
@@ -149,13 +148,7 @@ impl Ground {
     /// Takes a rule out of the schema of a policy's spec, by its path there: a policy like this one may have been stored under a schema
     /// that did not have it.
     pub(crate) async fn allow(&self, rule: &str, policy: &Value) -> anyhow::Result<()> {
-        let pointer = format!("/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/{rule}");
-        let patch = serde_json::from_value(json!([{ "op": "remove", "path": pointer }]))?;
-        let definitions: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-        let name = "deployerpolicies.deployer-guard.io";
-        definitions
-            .patch(name, &PatchParams::default(), &Patch::Json::<()>(patch))
-            .await?;
+        loosen_schema(&self.client, "deployerpolicies.deployer-guard.io", rule).await?;
         let dry_run = PostParams {
             dry_run: true,
             ..PostParams::default()

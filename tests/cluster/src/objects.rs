@@ -152,6 +152,22 @@ pub async fn apply_file(client: &Client, path: &Path, field_manager: &str) -> an
         .with_context(|| path.display().to_string())
 }
 
+/// Takes a rule out of the schema of a custom resource's spec, by its path there, such as `mode/enum`: an object that breaks it may have
+/// been stored under a schema that did not have it. The API servers take it up a moment later.
+///
+/// # Errors
+/// If there is no such definition or rule.
+pub async fn loosen_schema(client: &Client, definition: &str, rule: &str) -> anyhow::Result<()> {
+    let pointer = format!("/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/{rule}");
+    let patch = serde_json::from_value(json!([{ "op": "remove", "path": pointer }]))?;
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    definitions
+        .patch(definition, &PatchParams::default(), &Patch::Json::<()>(patch))
+        .await
+        .with_context(|| format!("{rule} of {definition}"))?;
+    Ok(())
+}
+
 /// Applies each document of a YAML text in turn by server-side apply, with force. A kind that the API server does not
 /// serve yet is waited for, and a `CustomResourceDefinition` until it is Established. Objects without a namespace go to
 /// `default`. Returns them as stored.
