@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
+use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
 use super::kubernetes::KubernetesArgs;
@@ -178,7 +179,11 @@ async fn enforced(statuses: &PolicyStatuses, name: &str) -> Result<(), Why> {
     let policy = policy
         .context("there is no such DeployerPolicy: apply it, or name another with --policy")
         .map_err(Why::Never)?;
-    if let Some(fault) = unfit(&policy.spec) {
+    let spec = DeployerPolicySpec::deserialize(&policy.spec);
+    let spec = spec
+        .context("it holds what this version does not know")
+        .map_err(Why::Never)?;
+    if let Some(fault) = unfit(&spec) {
         return Err(Why::Never(anyhow!("it is not one for a probe: {fault} (see --help)")));
     }
     let conditions = policy.status.unwrap_or_default().conditions;

@@ -2,7 +2,7 @@
 
 use kube::api::{Patch, PatchParams};
 use kube::client::Body;
-use kube::core::Request;
+use kube::core::{ApiResource, Object, Request};
 use kube::{Api, Client, Resource};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -16,11 +16,14 @@ use crate::api::policy::DeployerPolicyStatus;
 /// The field manager of the status.
 const FIELD_MANAGER: &str = "deployer-guard-status";
 
+/// A policy of which nothing but its metadata and its status is looked at: the rest may be of a version that we do not know.
+pub type PolicyHead = Object<Value, DeployerPolicyStatus>;
+
 /// The statuses of policies.
 #[derive(Clone)]
 pub struct PolicyStatuses {
     client: Client,
-    api: Api<DeployerPolicy>,
+    api: Api<PolicyHead>,
 }
 
 impl PolicyStatuses {
@@ -28,7 +31,7 @@ impl PolicyStatuses {
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self {
-            api: Api::all(client.clone()),
+            api: Api::all_with(client.clone(), &ApiResource::erase::<DeployerPolicy>(&())),
             client,
         }
     }
@@ -37,7 +40,7 @@ impl PolicyStatuses {
     ///
     /// # Errors
     /// If it cannot be read.
-    pub async fn read(&self, name: &str) -> Result<Option<DeployerPolicy>, Failure> {
+    pub async fn read(&self, name: &str) -> Result<Option<PolicyHead>, Failure> {
         within(self.api.get_opt(name)).await
     }
 
@@ -45,7 +48,7 @@ impl PolicyStatuses {
     ///
     /// # Errors
     /// If it was not written, or that is not known.
-    pub async fn write(&self, read: &DeployerPolicy, status: &DeployerPolicyStatus) -> Result<(), WriteError> {
+    pub async fn write(&self, read: &PolicyHead, status: &DeployerPolicyStatus) -> Result<(), WriteError> {
         let (Some(name), Some(uid), Some(version)) =
             (&read.metadata.name, &read.metadata.uid, &read.metadata.resource_version)
         else {

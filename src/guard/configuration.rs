@@ -33,7 +33,7 @@ use self::entries::differences;
 use self::in_force::InForce;
 use self::joining::Joining;
 use self::judging::Judged;
-use self::known::{Known, version_of};
+use self::known::{Known, Unreadable, version_of};
 use self::left_out::LeftOut;
 use super::board::{Board, Leads, Notice};
 use super::policy_standing::{Accepted, Enforced, Standings, StandingsSender};
@@ -117,8 +117,8 @@ struct State {
     /// What was written last: what differs from it was changed by others.
     written: Option<Vec<String>>,
     missing_told: bool,
-    /// Policies that cannot be read, and why; and those of them that were told of.
-    unreadable: BTreeMap<String, String>,
+    /// Policies that cannot be read, by name; and why those of them cannot that were told of.
+    unreadable: BTreeMap<String, Unreadable>,
     unreadable_told: BTreeMap<String, String>,
     joining: Joining,
 }

@@ -16,6 +16,8 @@ pub enum Accepted {
     Accepted,
     /// It does not compile: everything that is wrong.
     Invalid(String),
+    /// It holds what this version does not know: what.
+    Unreadable(String),
     /// No resource of the owner's kind is served: which.
     OwnerNotServed(String),
     /// The owner's kind may not be read: the RBAC rule to add.
@@ -41,6 +43,8 @@ pub enum Enforced {
     CaBundleMissing(String),
     /// It is not accepted.
     NotAccepted,
+    /// It cannot be read: what is stored of its entry stays.
+    Kept,
 }
 
 /// How one version of a policy stands.
@@ -69,6 +73,13 @@ impl Accepted {
         match self {
             Self::Accepted => (true, "Accepted", "The policy can be used.".into()),
             Self::Invalid(errors) => (false, "Invalid", errors.clone()),
+            Self::Unreadable(why) => (
+                false,
+                "Unreadable",
+                format!(
+                    "It holds what this version does not know: {why}. A newer version wrote it: upgrade, or correct it."
+                ),
+            ),
             Self::OwnerNotServed(text) => (false, "OwnerNotServed", text.clone()),
             Self::OwnerNotReadable(text) => (false, "OwnerNotReadable", text.clone()),
         }
@@ -133,6 +144,13 @@ impl Enforced {
                 "NotAccepted",
                 "A policy that is not accepted is not enforced.".into(),
             ),
+            Self::Kept => (
+                false,
+                "EntryKept",
+                format!(
+                    "The policy cannot be read. The entry of an earlier generation, if {object} has one, stays as it is, and replicas that knew that generation decide by it; others decide nothing."
+                ),
+            ),
         }
     }
 }
@@ -163,6 +181,7 @@ mod tests {
         let accepted = [
             Accepted::Accepted,
             Accepted::Invalid(text()),
+            Accepted::Unreadable(text()),
             Accepted::OwnerNotServed(text()),
             Accepted::OwnerNotReadable(text()),
         ];
@@ -175,6 +194,7 @@ mod tests {
             Enforced::NotPermitted(text()),
             Enforced::CaBundleMissing(text()),
             Enforced::NotAccepted,
+            Enforced::Kept,
         ];
         let accepted = accepted.iter().map(Accepted::condition);
         let enforced = enforced

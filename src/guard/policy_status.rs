@@ -15,7 +15,6 @@ use tokio::time::{Instant, sleep};
 use super::board::{Board, Leads, Notice, PolicyVersion};
 use super::configuration::known::{Known, version_of};
 use super::policy_standing::{Enforced, Standing, Standings};
-use crate::api::DeployerPolicy;
 use crate::api::policy::{DeployerPolicyStatus, StockTaking};
 use crate::cluster::policy_statuses::PolicyStatuses;
 use crate::cluster::store::WriteError;
@@ -257,16 +256,12 @@ impl StatusWriter {
     async fn keep(&self, memory: &mut Memory, standing: &Standing) -> Result<(), WriteError> {
         let name = &standing.version.name;
         let probe = memory.evidence.get(&standing.version).map(|evidence| &evidence.probe);
-        let differs = |policy: &DeployerPolicy| {
-            let before = policy.status.clone().unwrap_or_default();
+        let differs = |before: DeployerPolicyStatus| {
             let notice = self.board.read(&standing.version);
             let wanted = wanted(&before, standing, &notice, probe, &self.configuration, Timestamp::now());
             (wanted != before).then_some(wanted)
         };
-        let Some(known) = self.known.get(name) else {
-            return Ok(());
-        };
-        if differs(&known).is_none() {
+        if self.known.status(name).and_then(differs).is_none() {
             return Ok(());
         }
         if let Some(written) = memory.written.get(name) {
@@ -277,7 +272,9 @@ impl StatusWriter {
         let Some(read) = read.filter(|read| version_of(read) == standing.version) else {
             return Ok(());
         };
-        let Some(wanted) = differs(&read) else { return Ok(()) };
+        let Some(wanted) = differs(read.status.clone().unwrap_or_default()) else {
+            return Ok(());
+        };
         if !self.leads.leads() {
             return Ok(());
         }

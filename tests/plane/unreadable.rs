@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use deployer_guard::api::{DeployerClaim, DeployerPolicy};
-use deployer_guard_testkit::objects::{Answer, apply_yaml, create_pod, make_namespace};
+use deployer_guard_testkit::objects::{Answer, apply_yaml, create_pod, loosen_schema, make_namespace};
 use deployer_guard_testkit::{Stage, until};
 use k8s_openapi::api::admissionregistration::v1::{ValidatingWebhook, ValidatingWebhookConfiguration};
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, Resource, ResourceExt};
 use serde_json::{Value, json};
@@ -19,18 +18,6 @@ use crate::scene::{pod, policy};
 const LIMIT: Duration = Duration::from_mins(1);
 const CONFIGURATION: &str = "deployer-guard";
 const NAMESPACE: &str = "unreadable";
-/// In the schema of the version of a definition.
-const SPEC: &str = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
-
-/// A newer version knows more values: the schema no longer says which there are.
-async fn widen(client: &Client, definition: &str, field: &str) -> anyhow::Result<()> {
-    let patch = serde_json::from_value(json!([{ "op": "remove", "path": format!("{SPEC}{field}/enum") }]))?;
-    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    definitions
-        .patch(definition, &PatchParams::default(), &Patch::Json::<()>(patch))
-        .await?;
-    Ok(())
-}
 
 /// Writes what our types do not know, as soon as the wider schema is in use.
 async fn store<K: Resource<DynamicType = ()>>(client: &Client, name: &str, patch: &Value) -> anyhow::Result<()> {
@@ -85,6 +72,30 @@ async fn claim_of(client: &Client, config: &str) -> anyhow::Result<DynamicObject
     claim.with_context(|| format!("no claim of {config}"))
 }
 
+/// The status of a policy says that this generation cannot be read, and what that means.
+async fn says_so(client: &Client, policy: &str) -> anyhow::Result<()> {
+    let policies: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::erase::<DeployerPolicy>(&()));
+    until("the policy's own status to say so", LIMIT, async || {
+        let policy = policies.get(policy).await?;
+        let generation = json!(policy.metadata.generation);
+        let conditions = policy.data["status"]["conditions"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        for (kind, reason) in [("Accepted", "Unreadable"), ("Enforced", "EntryKept")] {
+            let says = |condition: &Value| {
+                condition["type"] == kind
+                    && condition["status"] == "False"
+                    && condition["reason"] == reason
+                    && condition["observedGeneration"] == generation
+            };
+            ensure!(conditions.iter().any(says), "{conditions:?}");
+        }
+        Ok(())
+    })
+    .await
+}
+
 #[test]
 fn what_cannot_be_read_harms_none_but_itself() {
     run(async {
@@ -116,13 +127,10 @@ fn what_cannot_be_read_harms_none_but_itself() {
             .replace(CONFIGURATION, &PostParams::default(), &configuration)
             .await?;
         let claim = claim_of(&client, "before").await?.name_any();
-        widen(&client, "deployerpolicies.deployer-guard.io", "/mode").await?;
-        widen(
-            &client,
-            "deployerclaims.deployer-guard.io",
-            "/outcomes/items/properties/outcome",
-        )
-        .await?;
+        // A newer version knows more values: its schema does not say that there are no others than ours.
+        loosen_schema(&client, "deployerpolicies.deployer-guard.io", "mode/enum").await?;
+        let outcome = "outcomes/items/properties/outcome/enum";
+        loosen_schema(&client, "deployerclaims.deployer-guard.io", outcome).await?;
         store::<DeployerPolicy>(&client, "strange", &json!({ "spec": { "mode": "Newest" } })).await?;
         let at = "2026-01-01T00:00:00Z";
         let outcome =
@@ -162,6 +170,10 @@ fn what_cannot_be_read_harms_none_but_itself() {
         .await
         .map_err(|error| stage.guards[0].blame(error))?;
 
+        // It says what is the matter with it.
+        says_so(&client, "strange")
+            .await
+            .map_err(|error| stage.guards[0].blame(error))?;
         // Its own entry stays, and its pods are not let in.
         let after = entry(&client, "strange").await?;
         ensure!(

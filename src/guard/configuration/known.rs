@@ -8,16 +8,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures::StreamExt;
 use kube::api::ListParams;
-use kube::core::DeserializeGuard;
+use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::Deserialize;
+use serde_json::Value;
 use tokio::sync::{Mutex as Asking, Notify, watch};
 
 use self::heard::Heard;
-pub use self::heard::Stored;
+pub use self::heard::{Stored, Unreadable};
 use super::super::board::PolicyVersion;
 use crate::api::DeployerPolicy;
+use crate::api::policy::DeployerPolicyStatus;
 use crate::cluster::complaint::Complaint;
 use crate::cluster::request::within;
 use crate::cluster::store::Failure;
@@ -27,11 +30,11 @@ const READS: usize = 5;
 
 /// The version of a policy.
 #[must_use]
-pub fn version_of(policy: &DeployerPolicy) -> PolicyVersion {
+pub fn version_of(policy: &impl Resource) -> PolicyVersion {
     PolicyVersion {
         name: policy.name_any(),
         uid: policy.uid().unwrap_or_default(),
-        generation: policy.metadata.generation.unwrap_or_default(),
+        generation: policy.meta().generation.unwrap_or_default(),
     }
 }
 
@@ -48,14 +51,14 @@ impl Snapshot {
         }
     }
 
-    /// Those that can be read, in the order of their names; and the names of the others, and why they cannot be read.
+    /// Those that can be read, in the order of their names; and the others, by name.
     #[must_use]
-    pub fn split(self) -> (Vec<DeployerPolicy>, BTreeMap<String, String>) {
+    pub fn split(self) -> (Vec<DeployerPolicy>, BTreeMap<String, Unreadable>) {
         let (mut readable, mut unreadable) = (Vec::new(), BTreeMap::new());
         for (name, policy) in self.0 {
             match policy {
                 Ok(policy) => readable.push(policy),
-                Err(why) => drop(unreadable.insert(name, why)),
+                Err(why) => drop(unreadable.insert(name, *why)),
             }
         }
         (readable, unreadable)
@@ -64,7 +67,8 @@ impl Snapshot {
 
 /// The policies as they were last heard of.
 pub struct Known {
-    api: Api<DeserializeGuard<DeployerPolicy>>,
+    /// One that cannot be read is not to keep the others from being read.
+    api: Api<DynamicObject>,
     heard: Mutex<Heard>,
     /// Held while something is asked for.
     asking: Asking<()>,
@@ -77,7 +81,7 @@ impl Known {
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self {
-            api: Api::all(client),
+            api: Api::all_with(client, &ApiResource::erase::<DeployerPolicy>(&())),
             heard: Mutex::default(),
             asking: Asking::default(),
             changed: Notify::new(),
@@ -153,10 +157,14 @@ impl Known {
         Snapshot(self.lock().policies().clone())
     }
 
-    /// The policy of this name, as it was last heard of.
+    /// The status of the policy of this name, as it was last heard of. `None`: there is no such policy.
     #[must_use]
-    pub fn get(&self, name: &str) -> Option<DeployerPolicy> {
-        self.lock().policies().get(name).cloned()?.ok()
+    pub fn status(&self, name: &str) -> Option<DeployerPolicyStatus> {
+        let status = match self.lock().policies().get(name)? {
+            Ok(policy) => policy.status.clone(),
+            Err(unreadable) => unreadable.status.clone(),
+        };
+        Some(status.unwrap_or_default())
     }
 
     fn change(&self, change: impl FnOnce(&mut Heard) -> bool) {
@@ -170,6 +178,31 @@ impl Known {
     }
 }
 
-fn readable(policy: DeserializeGuard<DeployerPolicy>) -> Stored {
-    policy.0.map_err(|why| why.to_string())
+fn readable(policy: DynamicObject) -> Stored {
+    stored(&serde_json::to_value(policy).unwrap_or_default())
+}
+
+fn stored(policy: &Value) -> Stored {
+    DeployerPolicy::deserialize(policy).map_err(|why| {
+        let text = |pointer| {
+            policy
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let generation = policy.pointer("/metadata/generation").and_then(Value::as_i64);
+        let status = policy
+            .get("status")
+            .and_then(|status| DeployerPolicyStatus::deserialize(status).ok());
+        Box::new(Unreadable {
+            version: PolicyVersion {
+                name: text("/metadata/name"),
+                uid: text("/metadata/uid"),
+                generation: generation.unwrap_or_default(),
+            },
+            status,
+            why: why.to_string(),
+        })
+    })
 }

@@ -9,6 +9,7 @@ use k8s_openapi::api::admissionregistration::v1::ValidatingWebhook;
 use tokio::time::Instant;
 
 use super::entries::{fingerprint, policy_of};
+use super::known::Unreadable;
 use crate::cluster::webhook_configuration::unstocked;
 
 /// After how long one is tried again although it has not changed: the API server may have.
@@ -105,7 +106,7 @@ pub(super) fn keeping_stored(
 /// The entries of policies that cannot be read: they stay as they are stored, with the CA bundle of now.
 pub(super) fn of_unreadable(
     stored: &[ValidatingWebhook],
-    unreadable: &BTreeMap<String, String>,
+    unreadable: &BTreeMap<String, Unreadable>,
     bundle: Option<&[u8]>,
 ) -> Vec<ValidatingWebhook> {
     let of_them = |entry: &&ValidatingWebhook| policy_of(&entry.name).is_some_and(|name| unreadable.contains_key(name));
@@ -120,6 +121,7 @@ pub(super) fn of_unreadable(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guard::board::PolicyVersion;
 
     fn entry(name: &str, timeout: i32) -> ValidatingWebhook {
         ValidatingWebhook {
@@ -202,7 +204,16 @@ mod tests {
         let mut stored = entry("strange", 1);
         stored.client_config.url = Some("https://webhook.example/admit/strange/uid/1/stocked".into());
         stored.client_config.ca_bundle = Some(ByteString(b"old".to_vec()));
-        let unreadable = ["strange", "never-stored"].map(|name| (name.to_owned(), "why".to_owned()));
+        let of = |name: &str| Unreadable {
+            version: PolicyVersion {
+                name: name.into(),
+                uid: "u".into(),
+                generation: 1,
+            },
+            status: None,
+            why: "why".into(),
+        };
+        let unreadable = ["strange", "never-stored"].map(|name| (name.to_owned(), of(name)));
         let unreadable = BTreeMap::from(unreadable);
         let kept = of_unreadable(&[stored.clone(), entry("good", 1)], &unreadable, Some(b"new"));
         stored.client_config.url = Some("https://webhook.example/admit/strange/uid/1".into());

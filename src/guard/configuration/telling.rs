@@ -1,5 +1,6 @@
 //! What the room tells others of its rounds: how each policy stands, and what cannot be done.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::admissionregistration::v1::{ValidatingWebhook, ValidatingWebhookConfiguration};
@@ -8,10 +9,11 @@ use kube::ResourceExt;
 use super::entries::same_but_for_the_bundle;
 use super::in_force::Forms;
 use super::judging::Judged;
-use super::known::version_of;
+use super::known::{Unreadable, version_of};
 use super::left_out::Why;
 use super::{Programmer, State, entries_of};
-use crate::guard::policy_standing::{Enforced, Standing, Standings};
+use crate::api::policy::FailurePolicy;
+use crate::guard::policy_standing::{Accepted, Enforced, Standing, Standings};
 
 impl Programmer {
     /// Leaves on the board, and tells others, how the policies stand.
@@ -20,13 +22,13 @@ impl Programmer {
         state: &mut State,
         judged: &[Judged],
         stored: Option<&ValidatingWebhookConfiguration>,
-        unreadable: Option<&Enforced>,
+        unknown: Option<&Enforced>,
     ) {
         let entries = entries_of(stored);
         let mut standings = Standings::new();
         for judged in judged {
             let version = version_of(&judged.policy);
-            let enforced = match (unreadable, stored, &judged.entry) {
+            let enforced = match (unknown, stored, &judged.entry) {
                 (Some(why), _, _) => why.clone(),
                 (None, _, None) => Enforced::NotAccepted,
                 (None, None, Some(_)) => Enforced::ConfigurationMissing,
@@ -47,15 +49,25 @@ impl Programmer {
             };
             standings.insert(judged.policy.name_any(), standing);
         }
+        for (name, unreadable) in &state.unreadable {
+            let standing = Standing {
+                version: unreadable.version.clone(),
+                failure_policy: FailurePolicy::Fail,
+                accepted: Accepted::Unreadable(unreadable.why.clone()),
+                enforced: Enforced::Kept,
+            };
+            standings.insert(name.clone(), standing);
+        }
         let versions: Vec<_> = standings.values().map(|standing| standing.version.clone()).collect();
         self.board.keep(&versions);
         let not_enforced = standings
             .values()
             .filter(|standing| standing.enforced != Enforced::Stored);
-        let missing = stored.is_none() && unreadable.is_none();
-        self.metrics
-            .enforced(missing, not_enforced.count() + state.unreadable.len());
-        for (policy, why) in &state.unreadable {
+        let missing = stored.is_none() && unknown.is_none();
+        self.metrics.enforced(missing, not_enforced.count());
+        let why_of = |(name, unreadable): (&String, &Unreadable)| (name.clone(), unreadable.why.clone());
+        let told: BTreeMap<_, _> = state.unreadable.iter().map(why_of).collect();
+        for (policy, why) in &told {
             if state.unreadable_told.get(policy) != Some(why) {
                 tracing::error!(
                     policy,
@@ -64,7 +76,7 @@ impl Programmer {
                 );
             }
         }
-        state.unreadable_told.clone_from(&state.unreadable);
+        state.unreadable_told = told;
         if missing && !state.missing_told {
             tracing::error!(
                 configuration = self.settings.name,

@@ -8,9 +8,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{PolicyVersion, version_of};
 use crate::api::DeployerPolicy;
+use crate::api::policy::DeployerPolicyStatus;
 
-/// A policy as it is stored, or why it cannot be read, as one that a newer version wrote.
-pub type Stored = Result<DeployerPolicy, String>;
+/// A policy as it is stored.
+pub type Stored = Result<DeployerPolicy, Box<Unreadable>>;
+
+/// A policy that cannot be read, as one that a newer version wrote.
+#[derive(Clone, Debug)]
+pub struct Unreadable {
+    /// Which version of it.
+    pub version: PolicyVersion,
+    /// Its status, where that can be read.
+    pub status: Option<DeployerPolicyStatus>,
+    /// Why the rest cannot.
+    pub why: String,
+}
 
 /// What was heard of the policies, by name.
 #[derive(Debug, Default)]
@@ -43,10 +55,7 @@ impl Heard {
     pub(super) fn watch_began(&mut self, all: BTreeMap<String, Stored>) -> bool {
         self.spoken += 1;
         self.of_all = self.spoken;
-        let versions = |policies: &BTreeMap<String, Stored>| -> Vec<(String, Option<PolicyVersion>)> {
-            let policies = policies.iter();
-            policies.map(|(name, policy)| (name.clone(), version(policy))).collect()
-        };
+        let versions = |policies: &BTreeMap<String, Stored>| policies.values().map(version).collect::<Vec<_>>();
         let changed = versions(&self.policies) != versions(&all);
         self.policies = all;
         changed
@@ -90,8 +99,12 @@ impl Heard {
     }
 }
 
-fn version(policy: &Stored) -> Option<PolicyVersion> {
-    policy.as_ref().map(version_of).ok()
+/// Its version, and whether it can be read.
+fn version(policy: &Stored) -> (PolicyVersion, bool) {
+    match policy {
+        Ok(policy) => (version_of(policy), true),
+        Err(unreadable) => (unreadable.version.clone(), false),
+    }
 }
 
 #[cfg(test)]
@@ -114,7 +127,7 @@ mod tests {
             "metadata": { "name": name, "uid": "u", "generation": generation },
             "spec": { "match": { "objectSelector": { "matchLabels": { "role": "x" } } }, "config": { "label": "app" } },
         });
-        serde_json::from_value(policy).map_err(|why: serde_json::Error| why.to_string())
+        super::super::stored(&policy)
     }
 
     fn all(world: &World) -> BTreeMap<String, Stored> {
@@ -126,7 +139,7 @@ mod tests {
     fn known(heard: &Heard) -> BTreeMap<&str, i64> {
         let known = heard.policies().iter();
         known
-            .map(|(name, policy)| (name.as_str(), version(policy).unwrap().generation))
+            .map(|(name, policy)| (name.as_str(), version(policy).0.generation))
             .collect()
     }
 
