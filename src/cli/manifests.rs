@@ -66,7 +66,7 @@ impl Manifest {
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     stdin_is_read: bool,
-    /// A List without items was among what was read: that is what kubectl prints where there is nothing.
+    /// A List of anything, or of policies, without items was read: that is what kubectl prints where there is nothing.
     pub(super) saw_empty_list: bool,
 }
 
@@ -86,7 +86,8 @@ impl Reader {
                 line,
                 items: Vec::new(),
             };
-            self.saw_empty_list |= object["items"].as_array().is_some_and(Vec::is_empty);
+            let is_empty = object["items"].as_array().is_some_and(Vec::is_empty);
+            self.saw_empty_list |= is_empty && matches!(object["kind"].as_str(), Some("List" | "DeployerPolicyList"));
             unfold(place, object, None, &mut manifests)?;
         }
         Ok(manifests)

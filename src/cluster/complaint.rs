@@ -38,7 +38,14 @@ impl Complaint {
 
     /// That a watch begins says nothing yet: its list may fail.
     pub(crate) fn hears<K>(&mut self, policy: &str, event: &Event<K>) {
-        if !matches!(event, Event::Init) && self.said.take().is_some() {
+        if !matches!(event, Event::Init) {
+            self.works(policy);
+        }
+    }
+
+    /// The watch works.
+    pub(crate) fn works(&mut self, policy: &str) {
+        if self.said.take().is_some() {
             tracing::info!(policy, what = self.what, "the watch works again");
         }
     }

@@ -37,6 +37,7 @@ use self::known::{Known, Unreadable, version_of};
 use self::left_out::LeftOut;
 use super::board::{Board, Leads, Notice};
 use super::policy_standing::{Accepted, Enforced, Standings, StandingsSender};
+use crate::cluster::complaint::Complaint;
 use crate::cluster::configurations::{ConfigurationError, Configurations};
 use crate::cluster::live::LiveStore;
 use crate::cluster::store::Failure;
@@ -201,10 +202,11 @@ impl Programmer {
     /// Watches the configuration until `stop`: each change is a reason for a round, and where an entry is not as it is to be even for
     /// a moment the board says so.
     pub async fn watch(&self, mut stop: watch::Receiver<bool>) {
+        let mut complaint = Complaint::new("the webhook configuration");
         let watching = async {
             loop {
-                if let Err(why) = self.watch_once().await {
-                    tracing::warn!(%why, configuration = self.settings.name, "the webhook configuration cannot be watched; trying again");
+                if let Err(why) = self.watch_once(&mut complaint).await {
+                    complaint.fails("", &why);
                 }
                 sleep(AGAIN).await;
             }
@@ -215,10 +217,11 @@ impl Programmer {
         }
     }
 
-    async fn watch_once(&self) -> Result<(), Failure> {
+    async fn watch_once(&self, complaint: &mut Complaint) -> Result<(), Failure> {
         let read = self.configurations.read().await?;
         let version = read.as_ref().and_then(ResourceExt::resource_version);
         let mut changes = pin!(self.configurations.watch(version.as_deref()).await?);
+        complaint.works("");
         self.wake.notify_one();
         while let Some(configuration) = changes.next().await {
             let mut state = self.state.lock().await;

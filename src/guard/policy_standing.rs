@@ -77,7 +77,7 @@ impl Accepted {
                 false,
                 "Unreadable",
                 format!(
-                    "It holds what this version does not know: {why}. A newer version wrote it: upgrade, or correct it."
+                    "It holds what this version does not know: {why}. If a newer version wrote it, upgrade; else correct it."
                 ),
             ),
             Self::OwnerNotServed(text) => (false, "OwnerNotServed", text.clone()),

@@ -144,10 +144,11 @@ impl<S: Upkeep> Relist<S> {
             }
         }
         for spot in stale.into_iter().filter(|spot| stale_still.contains(spot)) {
-            let before = self.lookout.claims().version(&spot.namespace, &spot.claim);
+            let version = || self.lookout.claims().version(&spot.namespace, &spot.claim);
+            // While others were read, the watch may have shown that it is gone.
+            let Some(before) = version() else { continue };
             let read = read_within("a claim", self.store.claim(&spot.namespace, &spot.claim)).await?;
-            let spoken = self.lookout.claims().version(&spot.namespace, &spot.claim) != before;
-            if !spoken && read.is_none() {
+            if read.is_none() && version() == Some(before) {
                 found += 1;
                 self.lookout.claims().lost(&spot);
                 self.lookout.queue.now(spot);

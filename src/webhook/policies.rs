@@ -140,7 +140,7 @@ impl<S: Store> Policies<S> {
         let api: Api<DynamicObject> = Api::all_with(client, &ApiResource::erase::<DeployerPolicy>(&()));
         let events = watcher(api, watcher::Config::default()).default_backoff();
         pin_mut!(events);
-        let mut complaint = Complaint::new("policies; what a URL names newer than what is known is read live");
+        let mut complaint = Complaint::new("policies");
         let mut listed = HashMap::new();
         while let Some(event) = events.next().await {
             if let Ok(event) = &event {

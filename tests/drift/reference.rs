@@ -68,14 +68,14 @@ fn rows(text: &mut String, path: &str, of: &JSONSchemaProps) {
     }
 }
 
-/// What kind of value it is, and its bounds.
+/// What kind of value it is; of a list, how long, of a number, from where to where.
 fn type_of(field: &JSONSchemaProps) -> String {
     if let Some(item) = items(field) {
         let most = field.max_items.map(|most| format!(", at most {most}"));
         return format!("list of {}{}", type_of(item), most.unwrap_or_default());
     }
     if let Some(values) = &field.enum_ {
-        let values: Vec<_> = values.iter().filter_map(|value| value.0.as_str()).collect();
+        let values: Vec<_> = values.iter().map(|value| value.0.as_str().expect("a text")).collect();
         return values.join(", ");
     }
     if let Some(JSONSchemaPropsOrBool::Schema(value)) = &field.additional_properties {
@@ -87,6 +87,7 @@ fn type_of(field: &JSONSchemaProps) -> String {
         (Some("date-time"), ..) => "time".into(),
         (_, Some(least), Some(most)) => format!("{kind}, {} to {}", number(least), number(most)),
         (_, Some(least), None) => format!("{kind}, at least {}", number(least)),
+        (_, None, Some(most)) => format!("{kind}, at most {}", number(most)),
         _ => kind.into(),
     }
 }

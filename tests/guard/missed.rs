@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::faulty::{Fault, Gate, Op};
+use crate::faulty::{Fault, FaultyStore, Gate, Op};
 use crate::scene::{Guard, RUNNERS, bound, claim, exists, held, holder, phase, runner, settle, store, until};
 
 #[tokio::test(start_paused = true)]
@@ -97,6 +97,18 @@ async fn a_list_that_shows_none_of_what_is_there_frees_and_deletes_nothing() {
     assert!(store.calls(Op::ListPods).len() > 20);
 }
 
+/// Waits for one more call of this kind.
+async fn one_more(store: &FaultyStore, op: Op) {
+    let before = store.calls(op).len();
+    for _ in 0..7000 {
+        if store.calls(op).len() > before {
+            return;
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    panic!("no {op:?}");
+}
+
 /// The answer may be older than what the watch has said by then.
 #[tokio::test(start_paused = true)]
 async fn what_the_watch_says_while_a_pod_or_a_claim_is_read_is_not_undone_by_the_answer() {
@@ -116,15 +128,12 @@ async fn what_the_watch_says_while_a_pod_or_a_claim_is_read_is_not_undone_by_the
         let mut changed = unheard.clone();
         changed["metadata"]["annotations"] = json!({ "example.com/unheard": "" });
         store.memory.put(changed);
+        // The list shows that something is amiss, and the read after it what.
+        let list = if read == Op::Pod { Op::ListPods } else { Op::ListClaims };
+        one_more(&store, list).await;
         let gate = Gate::shut();
         store.plan(read, 1, Fault::Late(gate.clone()));
-        let before = store.calls(read).len();
-        for _ in 0..700 {
-            if store.calls(read).len() == before {
-                sleep(Duration::from_secs(1)).await;
-            }
-        }
-        assert_eq!(store.calls(read).len(), before + 1, "one {read:?} is under way");
+        one_more(&store, read).await;
         store.undeafen();
         store.memory.put(unheard);
         settle().await;

@@ -76,7 +76,7 @@ fn unrelated_pods_that_come_and_go_all_the_time_change_nothing_of_it() {
 /// - no 201 at all: the create that got the claim may be the one whose answer was lost, and it holds the key until it is
 ///   given up, W + 10 s after it was first seen;
 /// - 500 from the API server (it could not call the webhook, or waited in vain), only where that API server had a connection to a
-///   replica that was killed or paused in that round: HTTP/2 carries all calls on one connection, so one fault hits them all;
+///   replica that was killed or paused in that round: each call on such a connection may be hit;
 /// - nothing else but 403 and 409.
 #[test]
 fn a_killed_replica_and_a_paused_one_never_let_two_in_and_fail_only_the_calls_that_had_reached_them() {

@@ -43,7 +43,7 @@ pub fn version_of(policy: &impl Resource) -> PolicyVersion {
 pub struct Snapshot(BTreeMap<String, Stored>);
 
 impl Snapshot {
-    /// The same, but for a policy that was read, or of which there is none.
+    /// Takes in a policy that was read, or that there is none of this name.
     pub fn put(&mut self, name: &str, policy: Option<Stored>) {
         match policy {
             Some(policy) => drop(self.0.insert(name.to_owned(), policy)),
@@ -157,14 +157,13 @@ impl Known {
         Snapshot(self.lock().policies().clone())
     }
 
-    /// The status of the policy of this name, as it was last heard of. `None`: there is no such policy.
+    /// The status of the policy of this name, as it was last heard of. `None`: there is no such policy, or its status cannot be read.
     #[must_use]
     pub fn status(&self, name: &str) -> Option<DeployerPolicyStatus> {
-        let status = match self.lock().policies().get(name)? {
-            Ok(policy) => policy.status.clone(),
+        match self.lock().policies().get(name)? {
+            Ok(policy) => Some(policy.status.clone().unwrap_or_default()),
             Err(unreadable) => unreadable.status.clone(),
-        };
-        Some(status.unwrap_or_default())
+        }
     }
 
     fn change(&self, change: impl FnOnce(&mut Heard) -> bool) {
@@ -192,16 +191,14 @@ fn stored(policy: &Value) -> Stored {
                 .to_owned()
         };
         let generation = policy.pointer("/metadata/generation").and_then(Value::as_i64);
-        let status = policy
-            .get("status")
-            .and_then(|status| DeployerPolicyStatus::deserialize(status).ok());
+        let status = Option::deserialize(policy.get("status").unwrap_or(&Value::Null)).ok();
         Box::new(Unreadable {
             version: PolicyVersion {
                 name: text("/metadata/name"),
                 uid: text("/metadata/uid"),
                 generation: generation.unwrap_or_default(),
             },
-            status,
+            status: status.map(Option::unwrap_or_default),
             why: why.to_string(),
         })
     })

@@ -49,17 +49,23 @@ impl Programmer {
             };
             standings.insert(judged.policy.name_any(), standing);
         }
+        // What is known of a version that cannot be read now is forgotten: nobody looks whether its entry stays in force.
+        let versions: Vec<_> = standings.values().map(|standing| standing.version.clone()).collect();
+        self.board.keep(&versions);
         for (name, unreadable) in &state.unreadable {
+            let enforced = match (unknown, stored) {
+                (Some(why), _) => why.clone(),
+                (None, None) => Enforced::ConfigurationMissing,
+                (None, Some(_)) => Enforced::Kept,
+            };
             let standing = Standing {
                 version: unreadable.version.clone(),
                 failure_policy: FailurePolicy::Fail,
                 accepted: Accepted::Unreadable(unreadable.why.clone()),
-                enforced: Enforced::Kept,
+                enforced,
             };
             standings.insert(name.clone(), standing);
         }
-        let versions: Vec<_> = standings.values().map(|standing| standing.version.clone()).collect();
-        self.board.keep(&versions);
         let not_enforced = standings
             .values()
             .filter(|standing| standing.enforced != Enforced::Stored);

@@ -18,9 +18,9 @@ pub type Stored = Result<DeployerPolicy, Box<Unreadable>>;
 pub struct Unreadable {
     /// Which version of it.
     pub version: PolicyVersion,
-    /// Its status, where that can be read.
+    /// Its status. `None`: that cannot be read either.
     pub status: Option<DeployerPolicyStatus>,
-    /// Why the rest cannot.
+    /// What cannot be read.
     pub why: String,
 }
 
@@ -55,6 +55,7 @@ impl Heard {
     pub(super) fn watch_began(&mut self, all: BTreeMap<String, Stored>) -> bool {
         self.spoken += 1;
         self.of_all = self.spoken;
+        self.of.clear();
         let versions = |policies: &BTreeMap<String, Stored>| policies.values().map(version).collect::<Vec<_>>();
         let changed = versions(&self.policies) != versions(&all);
         self.policies = all;
