@@ -79,6 +79,8 @@ impl Layout<'_> {
             "--kubelet-preferred-address-types=InternalIP".to_owned(),
             format!("--audit-policy-file={}", self.file("audit-policy.yaml")),
             format!("--audit-log-path={}", self.file(super::AUDIT_LOG)),
+            // Without it a second file is begun after 100 MB.
+            "--audit-log-maxsize=10240".to_owned(),
             "--profiling=false".to_owned(),
         ];
         all.extend_from_slice(flags);
