@@ -74,20 +74,8 @@ impl Programmer {
             .filter(|judged| judged.accepted == Accepted::Accepted)
             .map(|judged| judged.policy.clone())
             .collect();
-        let bundle = self.ca_bundle.current();
-        let Settings {
-            backend,
-            own_namespace,
-            name,
-            ..
-        } = &self.settings;
-        let generated = generate(&accepted, backend, bundle.as_deref(), own_namespace, name);
-        let mut entries: BTreeMap<String, ValidatingWebhook> = generated
-            .webhooks
-            .unwrap_or_default()
-            .into_iter()
-            .map(|entry| (entry.name.clone(), entry))
-            .collect();
+        let entries = self.generated(&accepted, self.ca_bundle.current().as_deref());
+        let mut entries: BTreeMap<_, _> = entries.map(|entry| (entry.name.clone(), entry)).collect();
         for judged in &mut judged {
             let plain = entries.remove(&webhook_name(&judged.policy.name_any()));
             judged.entry = plain.map(|plain| Forms::new(version_of(&judged.policy), plain));
@@ -98,18 +86,27 @@ impl Programmer {
     /// The entries that are to stand in place of what was looked at: the one that judges policies first.
     pub(super) fn wanted(&self, state: &State, stored: &[ValidatingWebhook]) -> Vec<ValidatingWebhook> {
         let bundle = self.ca_bundle.current();
+        let first = self.generated(&[], bundle.as_deref()).take(1);
+        let unreadable = left_out::of_unreadable(stored, &state.unreadable, bundle.as_deref());
+        first
+            .chain(state.in_force.targets(&self.board))
+            .chain(unreadable)
+            .collect()
+    }
+
+    /// The entries of these policies, after the one that judges policies.
+    fn generated(
+        &self,
+        policies: &[DeployerPolicy],
+        bundle: Option<&[u8]>,
+    ) -> impl Iterator<Item = ValidatingWebhook> + use<> {
         let Settings {
             backend,
             own_namespace,
             name,
             ..
         } = &self.settings;
-        let alone = generate(&[], backend, bundle.as_deref(), own_namespace, name);
-        let first = alone.webhooks.into_iter().flatten().take(1);
-        let unreadable = left_out::of_unreadable(stored, &state.unreadable, bundle.as_deref());
-        first
-            .chain(state.in_force.targets(&self.board))
-            .chain(unreadable)
-            .collect()
+        let generated = generate(policies, backend, bundle, own_namespace, name);
+        generated.webhooks.into_iter().flatten()
     }
 }

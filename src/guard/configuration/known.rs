@@ -178,26 +178,12 @@ impl Known {
 }
 
 fn readable(policy: DynamicObject) -> Stored {
-    stored(&serde_json::to_value(policy).unwrap_or_default())
-}
-
-fn stored(policy: &Value) -> Stored {
-    DeployerPolicy::deserialize(policy).map_err(|why| {
-        let text = |pointer| {
-            policy
-                .pointer(pointer)
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-                .to_owned()
-        };
-        let generation = policy.pointer("/metadata/generation").and_then(Value::as_i64);
+    let version = version_of(&policy);
+    let policy = serde_json::to_value(policy).unwrap_or_default();
+    DeployerPolicy::deserialize(&policy).map_err(|why| {
         let status = Option::deserialize(policy.get("status").unwrap_or(&Value::Null)).ok();
         Box::new(Unreadable {
-            version: PolicyVersion {
-                name: text("/metadata/name"),
-                uid: text("/metadata/uid"),
-                generation: generation.unwrap_or_default(),
-            },
+            version,
             status: status.map(Option::unwrap_or_default),
             why: why.to_string(),
         })

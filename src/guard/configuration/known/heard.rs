@@ -128,7 +128,7 @@ mod tests {
             "metadata": { "name": name, "uid": "u", "generation": generation },
             "spec": { "match": { "objectSelector": { "matchLabels": { "role": "x" } } }, "config": { "label": "app" } },
         });
-        super::super::stored(&policy)
+        super::super::readable(serde_json::from_value(policy).unwrap())
     }
 
     fn all(world: &World) -> BTreeMap<String, Stored> {
